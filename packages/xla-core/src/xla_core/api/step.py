@@ -79,7 +79,7 @@ def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
 
 
 @dataclass(slots=True)
-class _Entered:
+class _RegionState:
     """The state to restore when a region is left."""
 
     eager: bool
@@ -91,7 +91,7 @@ class _Stack(threading.local):
     """The regions that this thread is in."""
 
     def __init__(self) -> None:
-        self.entered: list[_Entered] = []
+        self.entered: list[_RegionState] = []
 
 
 _stack = _Stack()
@@ -123,7 +123,7 @@ class Region:
         return self if self._name else Region(self._full_graph, _name_of(function), self._most)
 
     def __enter__(self) -> Region:
-        entered = _Entered(eager.is_eager_mode(), None, None)
+        entered = _RegionState(eager.is_eager_mode(), None, None)
         eager.eager_mode(False)
         try:
             self.clear_pending()

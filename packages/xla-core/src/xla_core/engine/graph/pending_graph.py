@@ -279,7 +279,7 @@ class ForkedPendingGraph(PendingGraph):
         raise forked_error()
 
 
-class Tape(Protocol):
+class RunObserver(Protocol):
     """Watches the programs that a device runs while a step is captured. engine/runtime/executor.py calls it, and has its types."""
 
     def running(self, graph: Any, inputs: Any) -> Any:
@@ -328,7 +328,7 @@ class Recorder:
         self.eager = False  # each operation runs as soon as it is recorded
         self.limit = NO_LIMIT
         self.loop: Loop | None = None
-        self.tape: Tape | None = None
+        self.tape: RunObserver | None = None
         self.steps = 0
 
     def set_seed(self, seed: int) -> None:

@@ -20,13 +20,13 @@ from xla_core.engine.graph.selection import renamed_lines
 Fill = Callable[[Any, Aval, Any], Any]
 
 
-class Holder(Protocol):
+class AnyStorage(Protocol):
     """A storage: something whose current value changes."""
 
     value: Value
 
 
-def note_filled(pending_graph: PendingGraph, holder: Holder, number: Any) -> None:
+def note_filled(pending_graph: PendingGraph, holder: AnyStorage, number: Any) -> None:
     """Note that `holder` was just filled with one number."""
     pending_graph.filled.append((weakref.ref(holder), holder.value.slot, number))
 
@@ -34,9 +34,9 @@ def note_filled(pending_graph: PendingGraph, holder: Holder, number: Any) -> Non
 def promote_state(pending_graph: PendingGraph, fill: Fill) -> None:
     """Turn filled tensors that became state into leaves; `fill(holder, aval, number)` makes their buffers."""
     # State: a storage that is alive, was written to since it was filled, and whose filled value no read has computed.
-    promoted: dict[int, tuple[Holder, Any]] = {}
+    promoted: dict[int, tuple[AnyStorage, Any]] = {}
     for reference, slot, number in pending_graph.filled:
-        holder: Holder | None = reference()
+        holder: AnyStorage | None = reference()
         if (
             holder is not None
             and holder.value.pending_graph is pending_graph

@@ -19,7 +19,7 @@ from xla_core.engine.placement.sharding import Sharding, padded, sharding_constr
 _KEY = "sharding"
 
 
-class Holder(Protocol):
+class AnnotatedStorage(Protocol):
     """A storage: something whose current value changes."""
 
     value: Value
@@ -35,7 +35,7 @@ class _RequestedSharding:
 
 
 # In order of annotation, which is the same in every run of a program.
-_holders: weakref.WeakKeyDictionary[Holder, None] = weakref.WeakKeyDictionary()
+_holders: weakref.WeakKeyDictionary[AnnotatedStorage, None] = weakref.WeakKeyDictionary()
 
 
 def any_sharded() -> bool:
@@ -43,7 +43,7 @@ def any_sharded() -> bool:
     return bool(_holders)
 
 
-def requested_sharding(holder: Holder, view: Any = None) -> Sharding | None:
+def requested_sharding(holder: AnnotatedStorage, view: Any = None) -> Sharding | None:
     """The sharding that was requested for data or for a view of it, if any."""
     if holder.annotations is None:
         return None
@@ -59,14 +59,14 @@ def _key_of(view: Any) -> Any:
     return (_KEY, view)
 
 
-def copy_sharding(source: Holder, holder: Holder) -> None:
+def copy_sharding(source: AnnotatedStorage, holder: AnnotatedStorage) -> None:
     """Set the sharding of `source` for data of the same shape that was made like it."""
     sharding = requested_sharding(source)
     if sharding is not None and source.value.aval.shape == holder.value.aval.shape:
         _request(holder, sharding)
 
 
-def set_sharding(holder: Holder, sharding: Sharding | None) -> None:
+def set_sharding(holder: AnnotatedStorage, sharding: Sharding | None) -> None:
     """Set the sharding of data (None: no particular one). A buffer is resharded now, a pending value when it is computed."""
     if sharding is None:
         if holder.annotations is not None:
@@ -77,7 +77,7 @@ def set_sharding(holder: Holder, sharding: Sharding | None) -> None:
     reshard_one(holder)
 
 
-def set_sharding_of_view(holder: Holder, view: Any, sharding: Sharding | None) -> None:
+def set_sharding_of_view(holder: AnnotatedStorage, view: Any, sharding: Sharding | None) -> None:
     """Set the sharding of a view of data (None: no particular one), and constrain its present value."""
     if sharding is None:
         if holder.annotations is not None:
@@ -95,7 +95,7 @@ def set_sharding_of_view(holder: Holder, view: Any, sharding: Sharding | None) -
         pending_graph.reads[slot, view] = pending_graph.append(constraint, [pending_graph.read(slot, view)])
 
 
-def keep_sharding(before: Holder, before_view: Any, holder: Holder, view: Any) -> None:
+def keep_sharding(before: AnnotatedStorage, before_view: Any, holder: AnnotatedStorage, view: Any) -> None:
     """Give the sharding that a tensor had to the data that it shows now, if that has the same shape and no sharding of its own."""
     sharding = requested_sharding(before, before_view)
     shape = (before.value if before_view is None else before_view).aval.shape
@@ -107,7 +107,7 @@ def keep_sharding(before: Holder, before_view: Any, holder: Holder, view: Any) -
         set_sharding_of_view(holder, view, sharding)
 
 
-def reshard_one(holder: Holder) -> None:
+def reshard_one(holder: AnnotatedStorage) -> None:
     """Reshard data to the requested sharding, if any."""
     if requested_sharding(holder) is not None:
         recorder = holder.value.recorder
@@ -115,12 +115,12 @@ def reshard_one(holder: Holder) -> None:
             _reshard(recorder, [holder])
 
 
-def _request(holder: Holder, sharding: Sharding) -> None:
+def _request(holder: AnnotatedStorage, sharding: Sharding) -> None:
     _annotations(holder)[_KEY] = _RequestedSharding(sharding, _not_yet)
     _holders[holder] = None
 
 
-def _annotations(holder: Holder) -> dict[Any, Any]:
+def _annotations(holder: AnnotatedStorage) -> dict[Any, Any]:
     if holder.annotations is None:
         holder.annotations = {}
     return holder.annotations
@@ -135,9 +135,9 @@ def reshard_all(recorder: Recorder) -> None:
     _reshard(recorder, [holder for holder in _holders if holder.value.recorder is recorder])
 
 
-def _reshard(recorder: Recorder, holders: list[Holder]) -> None:
+def _reshard(recorder: Recorder, holders: list[AnnotatedStorage]) -> None:
     pending_graph = recorder.pending_graph
-    pending: list[tuple[Holder, Sharding]] = []
+    pending: list[tuple[AnnotatedStorage, Sharding]] = []
     for holder in holders:
         request: _RequestedSharding = (holder.annotations or {})[_KEY]
         value = holder.value
@@ -193,7 +193,7 @@ def whole(buffer: jax.Array, aval: Aval, default: jax.sharding.Sharding) -> jax.
     return buffer if aval.manual or buffer.shape == aval.shape else reshard(buffer, default, aval)
 
 
-def buffer_sharding(holder: Holder) -> NamedSharding | None:
+def buffer_sharding(holder: AnnotatedStorage) -> NamedSharding | None:
     """The jax sharding that was requested for the holder's data; None if none was."""
     sharding = requested_sharding(holder)
     return None if sharding is None else sharding.named

@@ -19,7 +19,7 @@ from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
 from xla_core.engine.placement.placement import OneDevice
 from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
-from xla_core.engine.runtime.resharding import Holder, buffer_sharding, reshard
+from xla_core.engine.runtime.resharding import AnnotatedStorage, buffer_sharding, reshard
 from xla_core.engine.runtime.source_location import user_line
 
 # NumPy arrays of these dtypes cannot become tensors, nor tensors arrays: they cross as integers of the same width.
@@ -100,7 +100,7 @@ def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, sharding: j
         raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
 
 
-def filled(recorder: Recorder, holder: Holder, aval: Aval, number: Any) -> jax.Array:
+def filled(recorder: Recorder, holder: AnnotatedStorage, aval: Aval, number: Any) -> jax.Array:
     """A buffer filled with `number`, with the sharding of the holder's data. Compiles nothing."""
     return put(np.full(aval.shape, number, aval.physical), recorder, buffer_sharding(holder))
 

@@ -23,7 +23,7 @@ from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor, view_of
 from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, NewStorage, Result, ViewOf
 from xla_core.features.dynamo import config
-from xla_core.features.dynamo.program_graph import HostNumber
+from xla_core.features.dynamo.program_graph import ArgumentNumber
 
 Origin = Result | Argument | Value
 """Where a value comes from: the program's results, an input's data before the call, or a constant value."""
@@ -112,7 +112,7 @@ class RecordedGraph:
 
 def _numbers(recorded: list[Any], args: Sequence[Any]) -> list[Any]:
     """This call's numbers: read from its CPU tensors, or as recorded."""
-    return [args[number.place].item() if type(number) is HostNumber else number for number in recorded]
+    return [args[number.place].item() if type(number) is ArgumentNumber else number for number in recorded]
 
 
 def _timed(name: str, begin: int) -> int:

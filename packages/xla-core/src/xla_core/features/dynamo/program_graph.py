@@ -16,7 +16,7 @@ from xla_core.engine.tensor.tensor import XLATensor
 
 
 @dataclass(frozen=True, slots=True)
-class HostNumber:
+class ArgumentNumber:
     """The number in argument `place`, a 0-dim CPU tensor."""
 
     place: int
@@ -76,7 +76,7 @@ class ProgramGraph(PendingGraph):
             return None
         if tensor.place is None or tensor.dim() or tensor.dtype.is_complex or tensor.dtype is torch.uint64:
             raise GraphBreakError("a tensor on the CPU is used on the device")
-        return HostNumber(tensor.place)
+        return ArgumentNumber(tensor.place)
 
     def add_scalar(self, kind: ScalarInput, number: Any) -> int:
         """Add a scalar input, or use the given random state instead of a new one."""

@@ -16,14 +16,14 @@ class _Detector:
         self.sessions: dict[str, GraphLimit] = {}
 
 
-class _Entered(threading.local):
+class _Session(threading.local):
     """Ends this thread's session."""
 
     end: Callable[[], None] | None = None
 
 
 _detector = _Detector()
-_entered = _Entered()
+_entered = _Session()
 
 
 def _dynamic_shape_detector_set_max_different_graphs(count: int) -> None:

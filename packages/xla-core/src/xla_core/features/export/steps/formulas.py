@@ -9,7 +9,7 @@ from typing import Any
 
 from xla_core.base.errors import CaptureError, StepFileError
 from xla_core.engine.tracing.numbers import Applied, Comparison, Expression, Symbol
-from xla_core.features.export.steps.step_description import Formulas
+from xla_core.features.export.steps.step_description import StoredFormulas
 
 _NAMES = "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge".split()
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {**{name: getattr(operator, name) for name in _NAMES}, "log": math.log}
@@ -22,7 +22,7 @@ _LONGEST = 200
 """Longest formula in a message, in characters."""
 
 
-def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], comparisons: Iterable[Comparison]) -> Formulas:
+def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], comparisons: Iterable[Comparison]) -> StoredFormulas:
     """Make the table for expressions. names: of the symbols. Raises CaptureError for functions or numbers that files do not have."""
     table: list[Any] = []
     row_of: dict[Any, int] = {}
@@ -47,10 +47,10 @@ def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], compa
 
     rows = tuple([index_of(expression) for expression in inputs])
     conditions = tuple([(index_of(comparison.expression), comparison.outcome) for comparison in comparisons])
-    return Formulas(tuple(table), rows, conditions)
+    return StoredFormulas(tuple(table), rows, conditions)
 
 
-def check(formulas: Formulas, numbers: Iterable[str]) -> None:
+def check(formulas: StoredFormulas, numbers: Iterable[str]) -> None:
     """Raise StepFileError for a table that is not valid. numbers: the known names."""
     names = set(numbers)
     for index, row in enumerate(formulas.table):
@@ -67,7 +67,7 @@ def check(formulas: Formulas, numbers: Iterable[str]) -> None:
         raise StepFileError("the formulas end before a row that a program takes")
 
 
-def evaluate(formulas: Formulas, numbers: Mapping[str, float]) -> list[float]:
+def evaluate(formulas: StoredFormulas, numbers: Mapping[str, float]) -> list[float]:
     """Compute the numbers that the program takes. Raises ValueError if the step's Python would have taken another branch with these."""
     values: list[Any] = []
     for index, (name, *operands) in enumerate(formulas.table):
@@ -107,7 +107,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", 
 _SIGNS |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
-def _text(formulas: Formulas, row: int) -> str:
+def _text(formulas: StoredFormulas, row: int) -> str:
     """A row as people write it, shortened: each row may contain the row before it twice."""
     texts: list[str] = []
     for name, *operands in formulas.table[: row + 1]:
@@ -121,7 +121,7 @@ def _text(formulas: Formulas, row: int) -> str:
     return texts[row]
 
 
-def _are(formulas: Formulas, row: int, numbers: Mapping[str, float]) -> str:
+def _are(formulas: StoredFormulas, row: int, numbers: Mapping[str, float]) -> str:
     """The named numbers that a row depends on, with their values, for messages."""
     values: dict[str, float] = {}
     waiting: list[int] = [row]

@@ -50,7 +50,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StoredState:
     """A state tensor, which lives across calls, and its value when the step was exported."""
 
     tensor: Tensor
@@ -99,7 +99,7 @@ class CountedNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Formulas:
+class StoredFormulas:
     """How to compute a program's numbers from hyperparameters and step counts.
 
     table: rows of ["number", name], ["constant", value], or [function, *earlier rows], as `formulas.FUNCTIONS` names functions.
@@ -112,7 +112,7 @@ class Formulas:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class StoredProgram:
     """A program for one kind of arguments. code: a portable StableHLO artifact, whose function `main` takes and returns flat tensors.
 
     arguments, returned: nestings with indices of leaves; donated: inputs that outputs take over. A call moves the random state past one
@@ -128,7 +128,7 @@ class Program:
     donated: tuple[int, ...]
     returned: Any
     results: tuple[Returned, ...]
-    formulas: Formulas
+    formulas: StoredFormulas
     counts: tuple[CountedNumbers, ...]
     draws: int
     steps: int
@@ -142,10 +142,10 @@ class Description:
     name: str
     stablehlo: str
     writer: dict[str, str]
-    state: dict[str, State]
+    state: dict[str, StoredState]
     numbers: dict[str, float]
     random_state: int
-    programs: tuple[Program, ...]
+    programs: tuple[StoredProgram, ...]
 
 
 def as_json(description: Description) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def from_json(data: Any) -> Description:
     return description
 
 
-def _check(description: Description, program: Program, where: str) -> None:
+def _check(description: Description, program: StoredProgram, where: str) -> None:
     """Raise StepFileError for a program that refers to missing arguments, results, state or numbers."""
     arguments = [leaf.tensor for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
     tensors = len(arguments)

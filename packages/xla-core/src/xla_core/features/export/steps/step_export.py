@@ -27,8 +27,7 @@ from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import view_of
 from xla_core.engine.tracing.numbers import Symbol
-from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, Source
-from xla_core.engine.tracing.origins import State as StateOf
+from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, Source, State
 from xla_core.features.captured.arguments import Arguments, Form, TensorForm
 from xla_core.features.captured.function import captured_function
 from xla_core.features.captured.launch import Launch
@@ -44,10 +43,10 @@ from xla_core.features.export.steps.step_description import (
     Kind,
     Leaf,
     Part,
-    Program,
     Returned,
     Slot,
-    State,
+    StoredProgram,
+    StoredState,
     Tensor,
 )
 from xla_core.features.export.steps.step_names import Names, ProgramNames
@@ -105,7 +104,7 @@ class _Export:
                 "dtypes), or with views: capture a function for each"
             )
 
-    def _program(self, captured: Launch, form: Form) -> Program:
+    def _program(self, captured: Launch, form: Form) -> StoredProgram:
         leaves, nest = self._arguments(form)
         _refuse_stale(captured, form)
         program = CapturedProgram(captured)
@@ -122,7 +121,7 @@ class _Export:
         platform = jax_device(self._recorder).platform
         self._codes.append(_serialized(flat, inputs, donated, platform))
         returned = list(self._returned(program, flat))
-        return Program(
+        return StoredProgram(
             code=Part(0, 0, ""),
             platforms=(platform,),
             arguments=nest,
@@ -195,7 +194,7 @@ class _Export:
             name=self._name,
             stablehlo=stablehlo_version(),
             writer={"xla-core": __version__, "jax": jax.__version__, "torch": str(torch.__version__)},
-            state={name: State(_tensor(aval), values[name]) for name, aval in self._state.items()},
+            state={name: StoredState(_tensor(aval), values[name]) for name, aval in self._state.items()},
             numbers=self._names.numbers,
             random_state=self._recorder.seed,
             programs=tuple([replace(program, code=code) for program, code in zip(self._programs, codes, strict=True)]),
@@ -234,7 +233,7 @@ def _leaf(item: Any, index: int) -> Leaf:
 def _refuse_stale(captured: Launch, form: Form) -> None:
     """Raise CaptureError if a call would not launch the captured program."""
     recorder = captured.recorder
-    values = [source.storage.value for source in dict.fromkeys(captured.recorded.sources) if isinstance(source, StateOf)]
+    values = [source.storage.value for source in dict.fromkeys(captured.recorded.sources) if isinstance(source, State)]
     compute(values)
     avals = [leaf.aval for leaf in form.leaves if isinstance(leaf, TensorForm)]
     arguments = Arguments((), [], [], [])

@@ -28,7 +28,7 @@ from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.features.export.callbacks import check_code
 from xla_core.features.export.stablehlo import stablehlo_version
 from xla_core.features.export.steps import formulas, nesting, step_file
-from xla_core.features.export.steps.step_description import Description, Kind, Program, Returned, Slot, Tensor
+from xla_core.features.export.steps.step_description import Description, Kind, Returned, Slot, StoredProgram, Tensor
 from xla_core.features.export.uniform import runnable
 
 _Run = Callable[[list[jax.Array]], list[jax.Array]]
@@ -138,7 +138,7 @@ class ExportedStep:
     def _failed(self, error: Exception) -> ExecutionError:
         return ExecutionError(f"the exported step {self._description.name} did not run on {self._place}: {error}")
 
-    def _keep(self, program: Program, outputs: list[jax.Array]) -> None:
+    def _keep(self, program: StoredProgram, outputs: list[jax.Array]) -> None:
         self._state.update({slot.name: output for slot, output in zip(program.outputs, outputs, strict=True) if slot.kind is Kind.STATE})
         for count in program.counts:
             now = self.numbers[count.names[0]] + count.advance
@@ -163,7 +163,7 @@ class ExportedStep:
             texts.append(_call_text(nesting.unflatten(leaves, program.arguments)))
         return " or ".join(texts)
 
-    def _checked_numbers(self, numbers: Mapping[str, Any], program: Program | None = None) -> dict[str, float]:
+    def _checked_numbers(self, numbers: Mapping[str, Any], program: StoredProgram | None = None) -> dict[str, float]:
         """The numbers as floats. Raises ValueError for other names, values that are not finite numbers, and step counts that differ."""
         if numbers.keys() != self._description.numbers.keys():
             other = sorted(numbers.keys() ^ self._description.numbers.keys())
@@ -218,7 +218,7 @@ def _packed_seeds(draw: Callable[[], int], count: int) -> Any:
     return arrays_of([], [], [draw() for _ in range(count)])[0] if count else None
 
 
-def _returned(item: Returned, program: Program, outputs: list[jax.Array], tensors: list[torch.Tensor]) -> Any:
+def _returned(item: Returned, program: StoredProgram, outputs: list[jax.Array], tensors: list[torch.Tensor]) -> Any:
     if item.kind is Kind.RESULT:
         return tensor_from_buffer(outputs[item.number], _DTYPES[program.outputs[item.number].tensor.dtype])
     return tensors[item.number] if item.kind is Kind.ARGUMENT else nesting.decode(item.value)
@@ -263,7 +263,7 @@ def _shown(leaf: Any) -> Any:
     return leaf
 
 
-def _check_shared(program: Program, tensors: list[torch.Tensor]) -> None:
+def _check_shared(program: StoredProgram, tensors: list[torch.Tensor]) -> None:
     """Raise ValueError for tensors that share data differently from the captured call, where that matters."""
     keys = [None if tensor_behind(tensor) is None else storage_key(tensor) for tensor in tensors]
     recorded = [leaf for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
