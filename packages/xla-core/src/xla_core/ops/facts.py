@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, TypedDict
 
@@ -53,7 +53,7 @@ _FLAGS = ("overlapping_writes", "keeps_sharding", "adds_gradients", "on_lists", 
 
 def check_facts(func: OpOverload, facts: Facts) -> None:
     """Raise RegistrationError for facts that cannot be those of `func`, saying what is allowed."""
-    wrong = next((problem for problem, there in _problems(func, facts) if there), None)
+    wrong = next(_problems(func, facts), None)
     if wrong is not None:
         raise RegistrationError(f"{func.name()}: {wrong}")
 
@@ -67,32 +67,36 @@ def check_autocast(name: str, autocast: object) -> None:
         raise RegistrationError(f"{name}: autocast is for operators of aten; give others a kernel by torch.library.register_autocast")
 
 
-def _problems(func: OpOverload, facts: Facts) -> list[tuple[str, bool]]:
-    """What may be wrong, in words, and whether it is."""
+def _problems(func: OpOverload, facts: Facts) -> Iterator[str]:
+    """What is wrong with facts of an operator, in words."""
     arguments = [str(argument.type) for argument in func._schema.arguments]
     results = [str(result.type) for result in func._schema.returns]
     takes_tensor = arguments[:1] == ["Tensor"]
     flags = {name: facts.get(name, False) for name in _FLAGS}
-    shapes, fills, dtypes, shown = facts.get("shapes"), facts.get("fills"), facts.get("beyond_cpu", frozenset()), facts.get("shown_as", "")
-    return [
-        *((f"{name} is True or False, got {flag!r}", not isinstance(flag, bool)) for name, flag in flags.items()),
-        (f"shapes is a function of meta tensors, got {shapes!r}", shapes is not None and not callable(shapes)),
-        (f"fills is a function of the call's arguments, got {fills!r}", fills is not None and not callable(fills)),
-        (f"fills is for an operator with one tensor as its result, this one gives {results}", fills is not None and results != ["Tensor"]),
-        (f"beyond_cpu is a frozenset of torch dtypes, got {dtypes!r}", not _are_dtypes(dtypes)),
-        ("beyond_cpu is about the dtype of a tensor that is the first argument, here there is none", bool(dtypes) and not takes_tensor),
-        ("keeps_sharding is for an operator whose first argument is a tensor", bool(flags["keeps_sharding"]) and not takes_tensor),
-        ("only_casts is for an operator whose first argument is a tensor", bool(flags["only_casts"]) and not takes_tensor),
-        ("on_lists is for an operator that takes a list of tensors", bool(flags["on_lists"]) and "List[Tensor]" not in arguments),
-        *(
-            (
-                f"{name} is about an in-place form, and torch has none",
-                bool(flags[name]) and not _is_in_place_too(func),
-            )
-            for name in ("overlapping_writes", "adds_gradients")
-        ),
-        (f"shown_as is a name as namespace::op, got {shown!r}", shown != "" and (not isinstance(shown, str) or "::" not in shown)),
-    ]
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            yield f"{name} is True or False, got {flag!r}"
+    for name, what in (("shapes", "meta tensors"), ("fills", "the call's arguments")):
+        if not (facts.get(name) is None or callable(facts[name])):  # type: ignore[literal-required]
+            yield f"{name} is a function of {what}, got {facts[name]!r}"  # type: ignore[literal-required]
+    if facts.get("fills") is not None and results != ["Tensor"]:
+        yield f"fills is for an operator with one tensor as its result, this one gives {results}"
+    dtypes = facts.get("beyond_cpu", frozenset())
+    if not _are_dtypes(dtypes):
+        yield f"beyond_cpu is a frozenset of torch dtypes, got {dtypes!r}"
+    if dtypes and not takes_tensor:
+        yield "beyond_cpu is about the dtype of a tensor that is the first argument, here there is none"
+    for name in ("keeps_sharding", "only_casts"):
+        if flags[name] and not takes_tensor:
+            yield f"{name} is for an operator whose first argument is a tensor"
+    if flags["on_lists"] and "List[Tensor]" not in arguments:
+        yield "on_lists is for an operator that takes a list of tensors"
+    for name in ("overlapping_writes", "adds_gradients"):
+        if flags[name] and not _is_in_place_too(func):
+            yield f"{name} is about an in-place form, and torch has none"
+    shown = facts.get("shown_as", "")
+    if shown != "" and (not isinstance(shown, str) or "::" not in shown):
+        yield f"shown_as is a name as namespace::op, got {shown!r}"
 
 
 def _are_dtypes(dtypes: object) -> bool:

@@ -175,7 +175,10 @@ def _find(name: str) -> Any:
 
 def overload_named(name: str) -> OpOverload:
     """The torch overload called `namespace::op[.overload]`; raises RegistrationError when torch has none."""
-    overload = _find(name)
+    return _checked(name, _find(name))
+
+
+def _checked(name: str, overload: Any) -> OpOverload:
     if overload is None:
         raise RegistrationError(f"torch {torch.__version__} has no operation named {name!r}")
     if not isinstance(overload, OpOverload):
@@ -207,11 +210,11 @@ def register_op(spec: OpSpec, replace: bool = False) -> OpSpec:
     func = overload_named(spec.name)
     if unknown := spec.scalars - (arguments := _argument_names(func)):
         raise RegistrationError(f"{spec.name} has no arguments {sorted(unknown)}; it has {sorted(arguments)}")
-    return _add(spec, func, replace)
+    return _add(spec, func, spec.facts(), replace)
 
 
-def _add(spec: OpSpec, func: OpOverload, replace: bool = False) -> OpSpec:
-    if facts := spec.facts():
+def _add(spec: OpSpec, func: OpOverload, facts: Facts, replace: bool = False) -> OpSpec:
+    if facts:
         check_facts(func, facts)
     if spec.autocast is not None:
         check_autocast(spec.name, spec.autocast)
@@ -294,12 +297,13 @@ def op(
     def add(lower: _F) -> _F:
         for short in names:
             name = short if "::" in short else f"aten::{short}"
-            if name.startswith("aten::") and _find(name) is None:
+            func = _find(name)
+            if func is None and name.startswith("aten::"):
                 _absent.add(name)
                 continue
-            func = overload_named(name)
+            func = _checked(name, func)
             named = frozenset(scalars) & _argument_names(func) if scalars else frozenset()
-            _add(OpSpec(name, lower, named, random, accepts, notes, **facts), func)
+            _add(OpSpec(name, lower, named, random, accepts, notes, **facts), func, facts)
         return lower
 
     return add
