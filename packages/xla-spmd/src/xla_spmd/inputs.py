@@ -68,7 +68,7 @@ class ShardingSpec:
             raise AnnotationError(f"ShardingSpec.upload is for CPU tensors, got one on {t.device}: use mark_sharding, or apply")
         if not self.can_apply(t):
             return t.to(torch_xla.device())
-        wanted = annotation_for(t.shape, self.mesh, self.partition_spec)
-        found = upload_sharded(t, sharding_for_programs(wanted), self.minibatch)
-        annotate(found, wanted)
-        return found
+        annotation = annotation_for(t.shape, self.mesh, self.partition_spec)
+        uploaded = upload_sharded(t, sharding_for_programs(annotation), self.minibatch)
+        annotate(uploaded, annotation)
+        return uploaded
