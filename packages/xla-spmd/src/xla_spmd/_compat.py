@@ -80,18 +80,18 @@ def serve_dtensors(is_ours: Callable[[Any], bool], from_local: Callable[..., Any
     from torch.distributed.device_mesh import _mesh_resources
     from torch.distributed.tensor import _api
 
-    theirs, make_theirs = _api._FromTorchTensor, _api._dtensor_init_helper
+    original, original_init = _api._FromTorchTensor, _api._dtensor_init_helper
 
     class FromTorchTensor:
         @staticmethod
         def apply(tensor: Any, mesh: Any, placements: Any, run_check: Any, shape: Any = None, *rest: Any) -> Any:
             if is_ours(mesh):
                 return from_local(tensor, mesh, placements, shape)
-            return theirs.apply(tensor, mesh, placements, run_check, shape, *rest)
+            return original.apply(tensor, mesh, placements, run_check, shape, *rest)
 
     def init(function: Any, size: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
         mesh = device_mesh or _mesh_resources.get_current_mesh()
-        return (make if is_ours(mesh) else make_theirs)(function, size, mesh, placements, **options)
+        return (make if is_ours(mesh) else original_init)(function, size, mesh, placements, **options)
 
     _api._FromTorchTensor, _api._dtensor_init_helper = FromTorchTensor, init  # type: ignore[assignment,misc]
 
@@ -104,12 +104,12 @@ def serve_local_map(is_ours: Callable[[Any], bool], local_map: Callable[..., Any
     from torch.distributed.tensor.experimental import _func_map
 
     wrapped: Any = _func_map._local_map_wrapped
-    theirs = FunctionType(wrapped.__code__, _func_map.__dict__)
+    original = FunctionType(wrapped.__code__, _func_map.__dict__)
 
     def choose(function: Any, outputs: Any, inputs: Any, of_gradients: Any, mesh: Any, redistribute: Any, *args: Any, **kwargs: Any) -> Any:
         if is_ours(args):
             return local_map(function, outputs, inputs, mesh, redistribute, args, kwargs)
-        return theirs(function, outputs, inputs, of_gradients, mesh, redistribute, *args, **kwargs)
+        return original(function, outputs, inputs, of_gradients, mesh, redistribute, *args, **kwargs)
 
     # Replace its code, not the function: partial objects in the user's modules hold the function itself.
     wrapped.__code__ = _call_choose.__code__

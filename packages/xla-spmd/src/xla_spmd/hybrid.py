@@ -98,8 +98,8 @@ class HybridMesh(Mesh):
 
 def _device_id(attributes: Mapping[str, Any]) -> int:
     name = str(attributes["name"])
-    kind, _, ordinal = name.rpartition(":")
-    if not kind or not ordinal.isdecimal():
+    prefix, _, ordinal = name.rpartition(":")
+    if not prefix or not ordinal.isdecimal():
         raise TopologyError(f"a device's name ends with its number, such as TPU:3, got {name!r}")
     return int(ordinal)
 

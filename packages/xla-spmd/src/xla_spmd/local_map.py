@@ -54,40 +54,40 @@ def local_map(
         else:
             shards.append(leaf if tensor_behind(leaf) is None else _shard(leaf, mesh, None, True))
     results, form = tree_flatten(function(*tree_unflatten(shards, form), **kwargs))
-    result_placements = out_placements if isinstance(out_placements, tuple) else (out_placements,)
-    if len(result_placements) != len(results):
-        raise PartitionSpecError(f"local_map has {len(result_placements)} out_placements for {len(results)} results: give one for each")
-    return tree_unflatten([_global_result(result, mesh, asked) for result, asked in zip(results, result_placements, strict=True)], form)
+    layouts = out_placements if isinstance(out_placements, tuple) else (out_placements,)
+    if len(layouts) != len(results):
+        raise PartitionSpecError(f"local_map has {len(layouts)} out_placements for {len(results)} results: give one for each")
+    return tree_unflatten([_global_result(result, mesh, layout) for result, layout in zip(results, layouts, strict=True)], form)
 
 
 def _shard(tensor: torch.Tensor, mesh: AnyMesh, placements: Placements | None, redistribute: bool) -> torch.Tensor:
-    over, spec = placed(tensor, mesh, placements)
+    full, spec = placed(tensor, mesh, placements)
     if not redistribute and spec != placed(tensor, tensor.device_mesh, tensor.placements)[1]:  # type: ignore[attr-defined]
         raise PartitionSpecError(
             f"local_map takes a tensor of shape {tuple(tensor.shape)} placed as {placements}, this one is placed as "
             f"{tensor.placements}: call redistribute on it, or give redistribute_inputs=True"  # type: ignore[attr-defined]
         )
-    for dim, axes in enumerate(axes_by_dimension(over, spec)):
-        count = _size(over, axes)
+    for dim, axes in enumerate(axes_by_dimension(full, spec)):
+        count = _size(full, axes)
         if tensor.shape[dim] % count:
             raise PartitionSpecError(
                 f"local_map needs shards of one shape: dimension {dim} of {tuple(tensor.shape)} is not divisible by {count}, pad it first"
             )
-    shard: torch.Tensor = Enter.apply(tensor, region_sharding(annotation_for(tensor.shape, over, spec)))  # type: ignore[no-untyped-call]
+    shard: torch.Tensor = Enter.apply(tensor, region_sharding(annotation_for(tensor.shape, full, spec)))  # type: ignore[no-untyped-call]
     return shard
 
 
 def _global_result(result: Any, mesh: AnyMesh, placements: Placements | None) -> Any:
     if not isinstance(result, torch.Tensor) or placements is None:
         return result
-    over = as_mesh(mesh)
+    xla_mesh = as_mesh(mesh)
     for axis, placement in enumerate(placements):
         if isinstance(placement, Partial):
-            result = _Sum.apply(result, placement.reduce_op, over, axis)  # type: ignore[no-untyped-call]
+            result = _Sum.apply(result, placement.reduce_op, xla_mesh, axis)  # type: ignore[no-untyped-call]
     summed = [Replicate() if isinstance(placement, Partial) else placement for placement in placements]
-    over, spec = placed(result, mesh, summed)
-    shape = tuple([size * _size(over, axes) for size, axes in zip(result.shape, axes_by_dimension(over, spec), strict=True)])
-    annotation: Annotation = annotation_for(shape, over, spec)
+    xla_mesh, spec = placed(result, mesh, summed)
+    shape = tuple([size * _size(xla_mesh, axes) for size, axes in zip(result.shape, axes_by_dimension(xla_mesh, spec), strict=True)])
+    annotation: Annotation = annotation_for(shape, xla_mesh, spec)
     check_is_shard(unwrap_sharded_tensor(result), annotation.sharding, shape)
     joined = Leave.apply(result, region_sharding(annotation), shape)  # type: ignore[no-untyped-call]
     annotate(unwrap_sharded_tensor(joined), annotation)

@@ -141,7 +141,7 @@ def global_tensor_from_cpu_shards(
     if initial is shards[0]:
         return tensor
     own_shards = local_shards.local_shards(tensor)
-    local_shards.load_local_shards(tensor, [replace(own, data=data) for data, own in zip(shards, own_shards, strict=True)])
+    local_shards.load_local_shards(tensor, [replace(shard, data=data) for data, shard in zip(shards, own_shards, strict=True)])
     return tensor
 
 

@@ -38,11 +38,11 @@ def run_apart(
     expected = _expected(collective, inputs, token, rest)
     sharding = _sharding(members)
     arrays = [_over(buffer_of(tensor), sharding) for tensor in (*listed, token)]
-    numbers = {index: np.float64(value) for index, value in enumerate(rest) if isinstance(value, float) and value != 1}
-    fixed = tuple(_hashable(value) for index, value in enumerate(rest) if index not in numbers)
-    program = _program(collective, sharding, single, fixed, tuple(numbers), tuple(tuple(tensor.shape) for tensor in expected))
+    scalars = {index: np.float64(value) for index, value in enumerate(rest) if isinstance(value, float) and value != 1}
+    fixed = tuple(_hashable(value) for index, value in enumerate(rest) if index not in scalars)
+    program = _program(collective, sharding, single, fixed, tuple(scalars), tuple(tuple(tensor.shape) for tensor in expected))
     with jax.enable_x64(True):
-        arguments = (*arrays, *numbers.values())
+        arguments = (*arrays, *scalars.values())
         if len(members) > 1:
             outputs = flight_recorder.run_among(members, _line(collective, listed, rest), program, arguments)
         else:
@@ -91,19 +91,19 @@ def _program(
     sharding: NamedSharding,
     single: bool,
     fixed: tuple[Any, ...],
-    numbers: tuple[int, ...],
+    scalar_indices: tuple[int, ...],
     shapes: tuple[tuple[int, ...], ...],
 ) -> Callable[..., Any]:
-    """The collective as a program over the members, called with the inputs, the token and those arguments that are at `numbers`.
+    """The collective as a program over the members, called with the inputs, the token and the arguments at `scalar_indices`.
 
     single: there is one input, and it comes alone; fixed: the other arguments; shapes: of the results and the token.
     """
 
     def run(*arguments: Any) -> Any:
-        end = len(arguments) - len(numbers)
+        end = len(arguments) - len(scalar_indices)
         *inputs, token = arguments[:end]
         rest = list(fixed)
-        for index, value in zip(numbers, arguments[end:], strict=True):
+        for index, value in zip(scalar_indices, arguments[end:], strict=True):
             rest.insert(index, value)
         out = tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, (*inputs, token), strict=True))
         context = Context(out, platform=platform)

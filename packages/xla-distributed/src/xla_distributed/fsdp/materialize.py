@@ -43,8 +43,8 @@ def _ties(modules: Sequence[nn.Module]) -> list[list[tuple[nn.Module, str]]]:
 
 
 def _on_meta(module: nn.Module) -> list[str]:
-    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    return [name for name, tensor in own if tensor.is_meta]
+    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return [name for name, tensor in tensors if tensor.is_meta]
 
 
 def _reset(module: nn.Module, device: torch.device) -> None:

@@ -98,9 +98,9 @@ def _gather(
     """slice_sizes: 1 for the collapsed dimensions and all of the others, if left out."""
     if slice_sizes is None:
         slice_sizes = [1 if dimension in collapsed_slice_dims else size for dimension, size in enumerate(x.shape)]
-    numbers = lax.GatherDimensionNumbers(tuple(offset_dims), tuple(collapsed_slice_dims), tuple(start_index_map))
+    dims = lax.GatherDimensionNumbers(tuple(offset_dims), tuple(collapsed_slice_dims), tuple(start_index_map))
     rows = _index_vector_last(start_indices, index_vector_dim)
-    return lax.gather(x, rows, numbers, tuple(slice_sizes), indices_are_sorted=bool(indices_are_sorted), mode="clip")
+    return lax.gather(x, rows, dims, tuple(slice_sizes), indices_are_sorted=bool(indices_are_sorted), mode="clip")
 
 
 def _scatter(
@@ -116,12 +116,12 @@ def _scatter(
     indices_are_sorted: bool | None = None,
     unique_indices: bool | None = None,
 ) -> Array:
-    numbers = lax.ScatterDimensionNumbers(tuple(update_window_dims), tuple(inserted_window_dims), tuple(scatter_dims_to_operand_dims))
+    dims = lax.ScatterDimensionNumbers(tuple(update_window_dims), tuple(inserted_window_dims), tuple(scatter_dims_to_operand_dims))
     return scatter_by(computation, x)(
         x,
         _index_vector_last(scatter_indices, index_vector_dim),
         updates,
-        numbers,
+        dims,
         indices_are_sorted=bool(indices_are_sorted),
         unique_indices=bool(unique_indices),
     )

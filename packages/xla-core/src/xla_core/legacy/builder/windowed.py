@@ -62,7 +62,7 @@ def conv(
 ) -> Any:
     """Convolve `x` with a kernel. Dimensions default to those of (N, C, *spatial) and (O, I, *spatial)."""
     spatial = tuple(range(2, x.ndim))
-    numbers = lax.ConvDimensionNumbers(
+    dimension_numbers = lax.ConvDimensionNumbers(
         (input_batch_dimension, input_feature_dimension, *(input_spatial_dimensions or spatial)),
         (kernel_output_feature_dimension, kernel_input_feature_dimension, *(kernel_spatial_dimensions or spatial)),
         (output_batch_dimension, output_feature_dimension, *(output_spatial_dimensions or spatial)),
@@ -74,7 +74,7 @@ def conv(
         _padding(padding),
         lhs_dilation and tuple(lhs_dilation),
         rhs_dilation and tuple(rhs_dilation),
-        numbers,
+        dimension_numbers,
         feature_group_count,
         batch_group_count,
         precision_of(precision_config),
