@@ -72,7 +72,7 @@ def check_before_fully_shard(check: Callable[[Any], None]) -> None:
 
 
 def serve_dtensors(is_ours: Callable[[Any], bool], from_local: Callable[..., Any], make: Callable[..., Any]) -> None:
-    """Let `DTensor.from_local` and the factories of torch.distributed.tensor call these where `is_ours(mesh)`.
+    """Let `DTensor.from_local` and the factories of torch.distributed.tensor call these functions where `is_ours(mesh)`.
 
     from_local: called with tensor, mesh, placements and the shape that was given. make: with torch's function, size, mesh, placements and
     options, among them `fill_value`.

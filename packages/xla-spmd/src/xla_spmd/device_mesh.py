@@ -86,7 +86,7 @@ class SpmdDeviceMesh(DeviceMesh):
 
     @staticmethod
     def _init_process_groups(*_: Any, **__: Any) -> list[Any]:
-        """No names of groups."""
+        """Make no groups: an empty list of their names."""
         return []
 
 

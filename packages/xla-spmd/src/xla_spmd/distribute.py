@@ -40,7 +40,7 @@ _TWO_PARAMETERS = Deprecation(
 
 
 def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: AnyMesh, placements: Sequence[Placement] | None = None) -> XLAShardedTensor:
-    """`tensor` sharded over the mesh: in place if it is on `xla`, else a new leaf of which each device gets its shard.
+    """Shard `tensor` over the mesh: in place if it is on `xla`, else as a new leaf of which each device gets its shard.
 
     placements: for each mesh axis Shard or Replicate; None: replicated. Raises ValueError for other placements, and as `mark_sharding`.
     """

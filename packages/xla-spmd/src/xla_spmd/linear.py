@@ -45,7 +45,7 @@ def linear_gradients(
     needs_input_grad_weight: bool,
     needs_input_grad_bias: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """The gradients of input (…, n), weight (m, n) and bias (m,) from that of the result (…, m); None where it is not needed."""
+    """The gradients of input (…, n), weight (m, n) and bias (m,) from the result's (…, m); None where it is not needed."""
     needed = [needs_input_grad_input, needs_input_grad_weight, needs_input_grad_bias and bias is not None]
     gradients = iter(torch.ops.xla.einsum_linear_backward(grad_output, input, weight, needed) if any(needed) else ())
     of_input, of_weight, of_bias = [next(gradients) if is_needed else None for is_needed in needed]

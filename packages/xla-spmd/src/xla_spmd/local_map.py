@@ -37,7 +37,7 @@ def local_map(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """`function` called with the shards of sharded tensors and with plain tensors whole; its results are sharded by `out_placements`.
+    """Call `function` with the shards of sharded tensors and with plain tensors whole; shard its results by `out_placements`.
 
     Partial results are summed, by xla-distributed. Gradients flow back. Raises ValueError for inputs that are placed otherwise than
     `in_placements` says unless `redistribute_inputs`, for uneven divisions, and for other numbers of placements than tensors.

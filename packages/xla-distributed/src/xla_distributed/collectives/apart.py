@@ -28,7 +28,7 @@ Ordinals = tuple[int, ...]
 def run_apart(
     collective: CollectiveOp, inputs: Any, rest: Sequence[Any], members: Ordinals, token: torch.Tensor
 ) -> tuple[Any, torch.Tensor]:
-    """The results of a collective among `members`, of which this replica is one, and the next token.
+    """Run a collective among `members`, of which this replica is one; its results and the next token.
 
     inputs: a tensor, or a list of them; rest: the collective's other arguments.
     """

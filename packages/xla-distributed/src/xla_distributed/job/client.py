@@ -68,7 +68,7 @@ class JobClient:
     def exchange(
         self, kind: str, payload: bytes, timeout: float, what: str = "", members: Sequence[int] = (), wait: Wait | None = None
     ) -> list[bytes]:
-        """The payloads of all processes, by number; returns when all have called this as often with this kind.
+        """Exchange payloads: all of them, by process number, once all processes have called this as often with this kind.
 
         timeout: seconds; what: said in errors; members: the numbers of those that take part, none for all, the same for one kind;
         wait: says now and then for whom this process waits. Raises ReplicaLostError, ReplicaTimeoutError, CollectiveMismatchError.

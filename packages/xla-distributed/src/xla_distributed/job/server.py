@@ -33,7 +33,7 @@ _LINGER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """An exchange that is not over. members: the processes that take part; parts: what came of them so far."""
+    """An exchange that is not over. members: the processes that take part; parts: the payloads that have come from them so far."""
 
     members: frozenset[int]
     parts: dict[int, bytes] = field(default_factory=dict)
