@@ -1,4 +1,4 @@
-"""The private names of jax and torch that this package cannot do without, each behind a name that says what it is for.
+"""The private names of jax and torch that this package needs, each behind a name that says what it is for.
 
 A test uses every one, so that an upgrade that takes one away fails there first. Each is imported where it is used: the coordinator
 of a job (`job/coordinator.py`) loads JAX's runtime library, but not jax.
@@ -17,12 +17,12 @@ _SILENCE_SECONDS = 86400
 _SHUTDOWN_SECONDS = 10
 
 
-def never_trace_methods(kind: type) -> None:
+def never_trace_methods(cls: type) -> None:
     """Keep `torch.compile` from tracing the methods of a class, and all that they call."""
     from torch._C._dynamo import eval_frame
 
     skip = eval_frame._FrameAction.SKIP
-    for entry in vars(kind).values():
+    for entry in vars(cls).values():
         if isinstance(entry, FunctionType):
             eval_frame.set_code_exec_strategy(entry.__code__, eval_frame._FrameExecStrategy(skip, skip))
 
@@ -33,19 +33,19 @@ def clusters() -> Mapping[str, Any]:
 
     Each class has `is_env_present`, `get_coordinator_address`, `get_process_count`, `get_process_id` and `get_local_process_id`.
     """
-    from jax._src import clusters as known
+    from jax._src import clusters as jax_clusters
 
     return {
-        "Open MPI": known.OmpiCluster,
-        "Slurm": known.SlurmCluster,
-        "Cloud TPU on GKE": known.GkeTpuCluster,
-        "Cloud TPU": known.GceTpuCluster,
-        "Kubernetes": known.K8sCluster,
+        "Open MPI": jax_clusters.OmpiCluster,
+        "Slurm": jax_clusters.SlurmCluster,
+        "Cloud TPU on GKE": jax_clusters.GkeTpuCluster,
+        "Cloud TPU": jax_clusters.GceTpuCluster,
+        "Kubernetes": jax_clusters.K8sCluster,
     }
 
 
 def runtime_service(address: str, size: int) -> Any:
-    """Serve JAX's runtime to a job's processes, as jax.distributed does in process 0 only, as long as what is returned lives.
+    """Serve JAX's distributed runtime to a job's processes while the returned object lives; jax.distributed does so in process 0 only.
 
     The loss of one process does not end the others (`recoverable`). If the port is taken, the process dies by a signal.
     """
@@ -57,7 +57,7 @@ def runtime_service(address: str, size: int) -> Any:
 
 
 def join_runtime(address: str, size: int, rank: int, timeout: int) -> None:
-    """Connect JAX to a service that runs elsewhere: as `jax.distributed.initialize`, which would serve it in process 0.
+    """Connect JAX to a runtime service that runs elsewhere: as `jax.distributed.initialize`, which would serve it in process 0.
 
     timeout: seconds. Raises RuntimeError if nobody answers, or if JAX's devices were used before.
     """
@@ -94,14 +94,14 @@ def in_backward() -> bool:
 
 
 def after_backward(action: Callable[[], None]) -> None:
-    """Let autograd call `action` when the backward pass that now runs is over, of several the innermost."""
+    """Let autograd call `action` after the backward pass that runs now; of nested ones, after the innermost."""
     import torch
 
     torch.autograd.Variable._execution_engine.queue_callback(action)
 
 
 class _SpecialDevice:
-    """Equal to a device type as long as `special` says so; it stands for that type in the code of torch's functions."""
+    """Equals a device type while `special()` is true; it replaces that type in the code of torch's functions."""
 
     def __init__(self, device_type: str, special: Callable[[], bool]) -> None:
         self.device_type = device_type
@@ -115,7 +115,7 @@ class _SpecialDevice:
 
 
 def make_special_only_if(device_type: str, special: Callable[[], bool]) -> None:
-    """Let torch's device meshes, `distribute_tensor` and `distribute_module` be special for a device type only if `special()`.
+    """Keep torch's special case for a device type in device meshes, `distribute_tensor` and `distribute_module` only while `special()`.
 
     They compare with the name of the type. The functions stay the same objects, since modules of torch import them from each other.
     """
@@ -124,7 +124,7 @@ def make_special_only_if(device_type: str, special: Callable[[], bool]) -> None:
 
     for function in (DeviceMesh.__init__, _api.distribute_tensor, _api.distribute_module):
         code: CodeType = function.__code__
-        constants = tuple([_SpecialDevice(device_type, special) if each == device_type else each for each in code.co_consts])
+        constants = tuple([_SpecialDevice(device_type, special) if constant == device_type else constant for constant in code.co_consts])
         function.__code__ = code.replace(co_consts=constants)
 
 
@@ -132,7 +132,7 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def handle_on_dtensors(handlers: Mapping[Any, Handler]) -> None:
-    """Let each function compute its operation where it is called on DTensors, as `handler(operation, args, kwargs)`."""
+    """Let each handler compute its operation when that is called on DTensors, as `handler(operation, args, kwargs)`."""
     from torch.distributed.tensor import DTensor
 
     DTensor._op_dispatcher._custom_op_handlers.update(handlers)
@@ -147,7 +147,7 @@ def keep_used_flags_on_host(device_type: str) -> None:
     import torch.distributed as dist
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    own: Any = dist.Reducer  # type: ignore[attr-defined]
+    original: Any = dist.Reducer  # type: ignore[attr-defined]
 
     class FlagsOnHost(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -156,14 +156,14 @@ def keep_used_flags_on_host(device_type: str) -> None:
                 options = {**options, "device": torch.device("cpu")}
             return func(*args, **options)
 
-    class Reducer(own):  # type: ignore[misc]
+    class Reducer(original):  # type: ignore[misc]
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
-            self._place: Callable[[], Any] = FlagsOnHost if parameters[0].device.type == device_type else nullcontext
-            with self._place():
+            self._flags_mode: Callable[[], Any] = FlagsOnHost if parameters[0].device.type == device_type else nullcontext
+            with self._flags_mode():
                 super().__init__(parameters, *args, **kwargs)
 
         def _set_static_graph(self) -> None:
-            with self._place():
+            with self._flags_mode():
                 super()._set_static_graph()
 
     dist.Reducer = Reducer  # type: ignore[attr-defined, assignment]
@@ -173,28 +173,28 @@ _BFLOAT16_HOOKS = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
 
 
 def allow_bfloat16_hooks(device_type: str) -> None:
-    """Let models on devices of this type have DistributedDataParallel's hooks that send bfloat16, for which it asks for CUDA."""
+    """Allow DistributedDataParallel's bfloat16 hooks for models on devices of this type: torch asks for CUDA."""
     from torch.nn.parallel import DistributedDataParallel
 
-    own: Any = DistributedDataParallel._check_comm_hook
+    original: Any = DistributedDataParallel._check_comm_hook
 
     def check(self: Any, hook: Any) -> None:
         if self.device_type != device_type or getattr(hook, "__name__", "") not in _BFLOAT16_HOOKS:
-            own(self, hook)
+            original(self, hook)
 
     DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]
 
 
 def stage_by_copying(device_type: str) -> None:
-    """Let `async_save` of torch's checkpoints copy tensors of this device type, which have no memory that it could copy itself."""
+    """Let `async_save` of torch's checkpoints copy tensors of this device type to the CPU: they have no storage that it could copy."""
     from torch.distributed.checkpoint._state_dict_stager import StateDictStager
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-    own: Any = StateDictStager._offload_tensor
+    original: Any = StateDictStager._offload_tensor
 
     def offload(self: Any, x: Any, memo: dict[int, Any], non_blocking: bool = False) -> Any:
         if x.device.type != device_type or is_traceable_wrapper_subclass(x):  # those have tensors of that type inside
-            return own(self, x, memo, non_blocking)
+            return original(self, x, memo, non_blocking)
         memo[id(x)] = x.detach().cpu()
         return memo[id(x)]
 

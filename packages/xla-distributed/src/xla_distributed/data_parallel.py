@@ -40,7 +40,7 @@ class DataParallel:
 
     def __init__(self, network: Network, device_ids: Sequence[torch.device | str | int] | None = None, **kwargs: Any) -> None:
         chosen = xm.get_xla_supported_devices() or [] if device_ids is None else device_ids
-        devices = [torch.device("xla", one) if isinstance(one, int) else torch.empty(0, device=one).device for one in chosen]
+        devices = [torch.device("xla", device) if isinstance(device, int) else torch.empty(0, device=device).device for device in chosen]
         if len(set(devices)) != len(devices) or any(device.type != "xla" for device in devices):
             raise ValueError(f"device_ids are xla devices, each named once, got {list(map(str, chosen))}")
         check_single_process(devices)
@@ -70,14 +70,14 @@ class DataParallel:
             return [loop_fn(self._models[0], loader, torch.device("cpu"), self._contexts[0])]
         batches = ParallelLoader(loader, self._devices, batchdim, **{**self._kwargs, **kwargs})
 
-        def work(place: int) -> Any:
-            device = self._devices[place]
+        def work(index: int) -> Any:
+            device = self._devices[index]
             try:
-                result = loop_fn(self._models[place], batches.per_device_loader(device), device, self._contexts[place])
+                result = loop_fn(self._models[index], batches.per_device_loader(device), device, self._contexts[index])
             except BaseException:
                 batches.close()
                 raise
-            batches.abandon(device)  # the others may go on
+            batches.abandon(device)  # so that the others can go on
             return result
 
         try:

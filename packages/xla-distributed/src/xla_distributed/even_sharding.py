@@ -22,7 +22,7 @@ class EvenSharding:
     place: int
 
     def padded(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor as all shards, one after the other along dimension 0."""
+        """All shards of the tensor, one after the other along dimension 0."""
         if self._divides:
             return tensor
         return torch.nn.functional.pad(tensor.reshape(-1), (0, -tensor.numel() % self.members))
@@ -34,7 +34,7 @@ class EvenSharding:
         return padded.narrow(0, self.place * size, size)
 
     def unsharded(self, padded: torch.Tensor) -> torch.Tensor:
-        """The tensor of which `padded` has all shards."""
+        """The tensor whose shards `padded` holds, one after the other."""
         return padded if self._divides else padded.narrow(0, 0, math.prod(self.shape)).reshape(self.shape)
 
     @property
@@ -43,7 +43,7 @@ class EvenSharding:
 
 
 def updated_master(master: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
-    """The master values, but those of the parameter's shard where that is not the master rounded: other code has written there."""
+    """The master values, or the parameter's where these are not the rounded master values: there other code has written to it."""
     if master.dtype == shard.dtype:
         return shard
     # As bits: XLA may leave out the rounding of floats that it compares.

@@ -19,15 +19,15 @@ from xla_distributed.errors import LoaderClosedError
 Device = torch.device | str
 
 
-def _uploaded(batch: Any, device: torch.device, sharding: Any) -> Any:
-    """The nesting of a batch with its CPU tensors on a device."""
+def _upload_batch(batch: Any, device: torch.device, sharding: Any) -> Any:
+    """Copy a nested batch, with its CPU tensors on a device."""
     if isinstance(sharding, Mapping):
         if not isinstance(batch, Mapping):
             raise ValueError(f"input_sharding is a dict, so batches must be dicts too, got {type(batch).__name__}")
         missing = [key for key in sharding if key not in batch]
         if missing:
             raise KeyError(f"input_sharding has {missing}, which a batch with {list(batch)} has not")
-        return {key: _uploaded(value, device, sharding.get(key)) for key, value in batch.items()}
+        return {key: _upload_batch(value, device, sharding.get(key)) for key, value in batch.items()}
 
     def send(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         sent: list[torch.Tensor] = xm.send_cpu_data_to_device(tensors, device, sharding)
@@ -40,7 +40,7 @@ def _uploaded(batch: Any, device: torch.device, sharding: Any) -> Any:
 
 
 def _sync_unless_traced(device: torch.device) -> None:
-    # Not imported: where nobody has loaded it nobody traces, and it belongs to another wheel.
+    # Not imported: it belongs to another wheel, and nobody traces unless it is loaded.
     profiler = sys.modules.get("torch_xla.debug.profiler")  # a StepTrace makes the step itself
     if profiler is None or not profiler.get_tracer_marked_step():
         sync(device, cause=Cause.LOADER)
@@ -49,7 +49,7 @@ def _sync_unless_traced(device: torch.device) -> None:
 class PerDeviceLoader:
     """The batches for one device. Each `next` first makes a step sync, every `batches_per_execution` batches."""
 
-    def __init__(self, loader: ParallelLoader | _InStep, device: torch.device) -> None:
+    def __init__(self, loader: ParallelLoader | _InlineLoader, device: torch.device) -> None:
         self._loader = loader
         self._device = device
         self._count = 0
@@ -64,13 +64,13 @@ class PerDeviceLoader:
         """The next batch, on the device. Raises StopIteration after the last, and what the loader raised."""
         if self._count % self._loader.batches_per_execution == 0:
             _sync_unless_traced(self._device)
-        found = self._loader.next_item(self._device)
-        if found is None:
+        item = self._loader.next_item(self._device)
+        if item is None:
             # No further `next` ends the step of the last batch.
             _sync_unless_traced(self._device)
             raise StopIteration
         self._count += 1
-        return found[0]
+        return item[0]
 
     next = __next__
 
@@ -102,29 +102,29 @@ class ParallelLoader:
         source = cpu_loader if loader is None else loader
         if source is None:
             raise TypeError("ParallelLoader needs a loader")
-        for name, number in (
+        for name, count in (
             ("batches_per_execution", batches_per_execution),
             ("loader_prefetch_size", loader_prefetch_size),
             ("device_prefetch_size", device_prefetch_size),
             ("host_to_device_transfer_threads", host_to_device_transfer_threads),
         ):
-            if number < 1:
-                raise ValueError(f"{name} is {number}, must be at least 1")
+            if count < 1:
+                raise ValueError(f"{name} is {count}, must be at least 1")
         if not devices:
             raise ValueError("ParallelLoader needs at least one device")
         self._cpu_loader: Any = source
         self._batches_per_execution = batches_per_execution
-        # With their indices: `xla` equals no `xla:0`.
+        # Devices with their indices, since `xla` does not equal `xla:0`.
         indexed = [torch.empty(0, device=device).device for device in devices]
 
         def prefetcher(device: torch.device) -> DevicePrefetcher:
             def upload(batch: Any) -> Any:
-                return _uploaded(batch, device, input_sharding)
+                return _upload_batch(batch, device, input_sharding)
 
             return DevicePrefetcher(upload, loader_prefetch_size, device_prefetch_size, host_to_device_transfer_threads)
 
         self._prefetchers = {device: prefetcher(device) for device in indexed}
-        # The thread does not hold this object: when nobody does, it closes.
+        # The thread holds no reference to this object, so that it closes once nobody uses it.
         threading.Thread(target=_read, args=(source, list(self._prefetchers.values())), name="xla-loader-read", daemon=True).start()
 
     @property
@@ -136,7 +136,7 @@ class ParallelLoader:
         """The batches for one of the devices."""
         indexed = torch.empty(0, device=device).device
         if indexed not in self._prefetchers:
-            raise ValueError(f"{device} is none of this loader's devices {[str(one) for one in self._prefetchers]}")
+            raise ValueError(f"{device} is none of this loader's devices {[str(known_device) for known_device in self._prefetchers]}")
         return PerDeviceLoader(self, indexed)
 
     def per_device_samples(self) -> int:
@@ -144,7 +144,7 @@ class ParallelLoader:
         return len(self._cpu_loader) // len(self._prefetchers)
 
     def next_item(self, device: torch.device) -> tuple[Any] | None:
-        """The next batch on a device, in a tuple; None behind the last. Raises what reading or uploading it raised."""
+        """The next batch on a device, in a tuple; None after the last. Raises what reading or uploading it raised."""
         return self._prefetchers[device].get()
 
     def abandon(self, device: Device) -> None:
@@ -152,7 +152,7 @@ class ParallelLoader:
         self._prefetchers[torch.empty(0, device=device).device].abandon()
 
     def close(self) -> None:
-        """End the threads; what was read ahead is dropped."""
+        """End the threads, and drop the batches that were read ahead."""
         for prefetcher in self._prefetchers.values():
             prefetcher.close()
         for prefetcher in self._prefetchers.values():
@@ -165,26 +165,26 @@ class ParallelLoader:
 
 
 def _read(source: Iterable[Any], prefetchers: list[DevicePrefetcher]) -> None:
-    """Deal the batches of a loader out to the devices, a whole round at a time."""
+    """Distribute the batches of a loader over the devices, one full round at a time."""
     error: BaseException | None = None
     waiting: list[Any] = []
     try:
         for batch in source:
             waiting.append(batch)
             if len(waiting) == len(prefetchers):
-                for prefetcher, each in zip(prefetchers, waiting, strict=True):
-                    prefetcher.put(each)
+                for prefetcher, item in zip(prefetchers, waiting, strict=True):
+                    prefetcher.put(item)
                 waiting = []
     except LoaderClosedError:
         return
-    except BaseException as raised:  # it belongs to whoever takes the next batch
+    except BaseException as raised:  # raised to whoever takes the next batch
         error = raised
     for prefetcher in prefetchers:
         prefetcher.end(error)
 
 
-class _InStep:
-    """Stands for a ParallelLoader of one device where the loader must be read in the consumer's thread: only the transfer is ahead."""
+class _InlineLoader:
+    """Replaces a ParallelLoader of one device where the consumer's thread must read the loader: nothing is read ahead."""
 
     def __init__(self, loader: Any, batches_per_execution: int = 1, input_sharding: Any = None, **_: Any) -> None:
         self.batches_per_execution = batches_per_execution
@@ -197,13 +197,13 @@ class _InStep:
         return len(self._cpu_loader)
 
     def next_item(self, device: torch.device) -> tuple[Any] | None:
-        """The next batch on the device, in a tuple; None behind the last."""
+        """The next batch on the device, in a tuple; None after the last."""
         for batch in self._source:
-            return (_uploaded(batch, device, self._sharding),)
+            return (_upload_batch(batch, device, self._sharding),)
         return None
 
     def close(self) -> None:
-        """Nothing: there are no threads."""
+        """Do nothing: there are no threads."""
 
 
 class MpDeviceLoader:
@@ -224,7 +224,7 @@ class MpDeviceLoader:
         if torch.device(self._device).type == "cpu":
             return iter(self._loader)
         if hasattr(self._loader, "end_of_dataloader"):
-            return PerDeviceLoader(_InStep(self._loader, **self._parallel_loader_kwargs), torch.empty(0, device=self._device).device)
+            return PerDeviceLoader(_InlineLoader(self._loader, **self._parallel_loader_kwargs), torch.empty(0, device=self._device).device)
         loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
         self._pass = weakref.ref(loader)
         return loader.per_device_loader(self._device)

@@ -6,10 +6,10 @@ from xla_core.abi.settings import Setting, flag, integer, text
 
 
 def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
+    value = float(text)
+    if not 0 < value < float("inf"):
         raise ValueError(text)
-    return number
+    return value
 
 
 COLLECTIVE_TIMEOUT_SECONDS = Setting(

@@ -39,12 +39,12 @@ def _copy_options(sources: list[Group], targets: list[Group]) -> None:
         target.update(_options(source))
 
 
-def _described(sharding: dict[str, Any]) -> str:
+def _describe(sharding: dict[str, Any]) -> str:
     return f"replica {sharding['replica']} of {sharding['replicas']}, sharded among {sharding['group']}"
 
 
-def _weakly(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
-    """A hook that does not keep the method's object alive: one that is gone must not act on the parameters of the next."""
+def _weak_hook(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    """Make a hook that does not keep the method's object alive: a deleted optimizer must not act on its successor's parameters."""
     reference = weakref.WeakMethod(method)
 
     def run(parameter: torch.Tensor) -> None:
@@ -115,7 +115,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self.use_grad_acc_hook = use_grad_acc_hook
         self.save_master_weights = save_master_weights
         self.higher_cc_precision = higher_cc_precision
-        self._given = dict(defaults)
+        self._base_options = dict(defaults)
         self._shards: list[_Shard] = []
         self._accumulated: dict[torch.Tensor, torch.Tensor] = {}
         self._grad_norm: torch.Tensor | None = None
@@ -126,19 +126,19 @@ class ZeroRedundancyOptimizer(Optimizer):
             self.init_zero()
 
     def _complete(self) -> None:
-        """Give the groups the options that `optimizer_class` adds to those of the user: schedulers look for them."""
+        """Give the groups the options that `optimizer_class` adds to the user's options: schedulers look for them."""
         dummies = [{**_options(group), "params": [torch.nn.Parameter(torch.zeros(1))]} for group in self.param_groups]
-        model = self.optimizer_class(dummies, **self._given)
-        self.defaults = dict(model.defaults)
-        for group, complete in zip(self.param_groups, model.param_groups, strict=True):
+        template = self.optimizer_class(dummies, **self._base_options)
+        self.defaults = dict(template.defaults)
+        for group, complete in zip(self.param_groups, template.param_groups, strict=True):
             group.update({name: value for name, value in _options(complete).items() if name not in group})
 
     def init_zero(self) -> None:
-        """Cut the parameters as they are now and make the base optimizer; with `lazy_init` to be called before the first step."""
+        """Shard the parameters as they are now and make the base optimizer; with `lazy_init`, call it before the first step."""
         self._group = even_groups_of(self.sharding_groups, "ZeroRedundancyOptimizer")
         self._shards.clear()
         groups = [self._cut(group) for group in self.param_groups]
-        self.base_optimizer = self.optimizer_class(groups, **self._given)
+        self.base_optimizer = self.optimizer_class(groups, **self._base_options)
         self.inited = True
 
     def add_param_group(self, param_group: Group) -> None:
@@ -147,7 +147,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         added = self.param_groups[-1]
         if self.use_grad_acc_hook:
             for parameter in filter(lambda parameter: parameter.requires_grad, added["params"]):
-                parameter.register_post_accumulate_grad_hook(_weakly(self._accumulate))
+                parameter.register_post_accumulate_grad_hook(_weak_hook(self._accumulate))
         if self.inited:
             self.base_optimizer.add_param_group(self._cut(added))
 
@@ -191,21 +191,21 @@ class ZeroRedundancyOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        stepped = self._take_gradients()
+        stepped = self._reduce_gradients()
         if self.grad_clipping:
             self._clip()
         _copy_options(self.param_groups, self.base_optimizer.param_groups)
         self.base_optimizer.step(**kwargs)
         _copy_options(self.base_optimizer.param_groups, self.param_groups)  # some optimizers count there
-        self._give_parameters(stepped)
+        self._write_parameters(stepped)
         return loss
 
-    def _check_inited(self, what: str) -> None:
+    def _check_inited(self, caller: str) -> None:
         if not self.inited:
-            raise RuntimeError(f"{what}: the parameters are not sharded yet, because of lazy_init=True; call init_zero() first")
+            raise RuntimeError(f"{caller}: the parameters are not sharded yet, because of lazy_init=True; call init_zero() first")
 
     def _accumulate(self, parameter: torch.Tensor) -> None:
-        """Add a parameter's gradient to those before it, and free it."""
+        """Add a parameter's gradient to its accumulated gradient, and free it."""
         if parameter.grad is None:
             return
         gradient = parameter.grad.detach().to(self._dtype_for(parameter))
@@ -219,35 +219,35 @@ class ZeroRedundancyOptimizer(Optimizer):
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         if not self.use_grad_acc_hook:
             return parameter.grad
-        self._accumulate(parameter)  # what did not come from backward
+        self._accumulate(parameter)  # a gradient that did not come from backward
         return self._accumulated.get(parameter)
 
-    def _take_gradients(self) -> list[_Shard]:
-        """Give each shard its part of the mean gradient; the shards that have one."""
-        found = [(shard, gradient) for shard in self._shards if (gradient := self._gradient(shard.parameter)) is not None]
-        lines = [shard.sharding.padded(gradient).to(shard.collective_dtype) for shard, gradient in found]
-        parts = self._scattered(lines)
-        for (shard, _), part in zip(found, parts, strict=True):
+    def _reduce_gradients(self) -> list[_Shard]:
+        """Reduce the gradients and give each shard its part of the mean; return the shards that have one."""
+        with_gradients = [(shard, gradient) for shard in self._shards if (gradient := self._gradient(shard.parameter)) is not None]
+        padded = [shard.sharding.padded(gradient).to(shard.collective_dtype) for shard, gradient in with_gradients]
+        parts = self._scattered(padded)
+        for (shard, _), part in zip(with_gradients, parts, strict=True):
             master = shard.master
-            # Where other code has written to the parameter since the last step, that counts.
+            # If other code has written to the parameter since the last step, its values count.
             master.copy_(updated_master(master, shard.sharding.shard(shard.parameter)))
             master.grad = part.to(master.dtype)
-        return [shard for shard, _ in found]
+        return [shard for shard, _ in with_gradients]
 
-    def _scattered(self, lines: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _scattered(self, padded: list[torch.Tensor]) -> list[torch.Tensor]:
         """This replica's parts of the means over its sharding group."""
         count, groups, cap = self._group.size, self.sharding_groups, self.bucket_cap_mb_reduce_scatter
         if cap:
-            parts: list[torch.Tensor] = xm.reduce_scatter_bucketized("sum", lines, 1.0 / count, 0, count, groups, bucket_cap_mb=cap)
+            parts: list[torch.Tensor] = xm.reduce_scatter_bucketized("sum", padded, 1.0 / count, 0, count, groups, bucket_cap_mb=cap)
             return parts
-        return [xm.reduce_scatter("sum", line, 1.0 / count, 0, count, groups, pin_layout=self.pin_layout) for line in lines]
+        return [xm.reduce_scatter("sum", tensor, 1.0 / count, 0, count, groups, pin_layout=self.pin_layout) for tensor in padded]
 
     def _gathered(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The parts of all members of the sharding group, in line."""
+        """The parts of all members of the sharding group, concatenated."""
         groups, cap = self.sharding_groups, self.bucket_cap_mb_all_gather
         if cap:
-            lines: list[torch.Tensor] = xm.all_gather_bucketized(parts, 0, groups, bucket_cap_mb=cap)
-            return lines
+            gathered: list[torch.Tensor] = xm.all_gather_bucketized(parts, 0, groups, bucket_cap_mb=cap)
+            return gathered
         return [xm.all_gather(part, 0, groups, pin_layout=self.pin_layout) for part in parts]
 
     def _clip(self) -> None:
@@ -262,13 +262,13 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._grad_norm = square.sqrt()
         torch.nn.utils.clip_grads_with_norm_(masters, self.max_norm, self._grad_norm)
 
-    def _give_parameters(self, stepped: list[_Shard]) -> None:
-        """Write what the base optimizer made of the shards to the parameters."""
-        lines = self._gathered([shard.master.detach().to(shard.collective_dtype) for shard in stepped])
-        for shard, line in zip(stepped, lines, strict=True):
+    def _write_parameters(self, stepped: list[_Shard]) -> None:
+        """Write the shards that the base optimizer has stepped to the parameters."""
+        gathered = self._gathered([shard.master.detach().to(shard.collective_dtype) for shard in stepped])
+        for shard, padded in zip(stepped, gathered, strict=True):
             # `zero_grad` reaches the parameters only.
             shard.master.grad = None
-            shard.parameter.copy_(shard.sharding.unsharded(line))
+            shard.parameter.copy_(shard.sharding.unsharded(padded))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As any optimizer does; accumulated gradients too."""
@@ -291,11 +291,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         state["shape_info"] = self._shapes()
         state["sharding"] = self._sharding()
         if self.save_master_weights:
-            state["sharded_master_weights"] = {number: shard.master.detach() for number, shard in enumerate(self._shards)}
+            state["sharded_master_weights"] = {index: shard.master.detach() for index, shard in enumerate(self._shards)}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict()` gave on this replica; parameters are loaded by themselves, before or after.
+        """Load what `state_dict()` returned on this replica; parameters are loaded by themselves, before or after.
 
         Shards that were not saved are cut from the parameters as they are at the next step. Raises ValueError for the state of another
         replica, of other sharding or of other parameters, RuntimeError before `init_zero()`.
@@ -308,24 +308,24 @@ class ZeroRedundancyOptimizer(Optimizer):
         self.base_optimizer.load_state_dict({"state": state_dict["base_state"], "param_groups": groups})
         saved = state_dict.get("sharded_master_weights")
         with torch.no_grad():
-            for number, shard in enumerate(self._shards):
-                shard.master.copy_(shard.sharding.shard(shard.parameter) if saved is None else saved[number])
+            for index, shard in enumerate(self._shards):
+                shard.master.copy_(shard.sharding.shard(shard.parameter) if saved is None else saved[index])
 
     def _shapes(self) -> dict[int, list[int]]:
-        return {number: list(shard.sharding.shape) for number, shard in enumerate(self._shards)}
+        return {index: list(shard.sharding.shape) for index, shard in enumerate(self._shards)}
 
     def _sharding(self) -> dict[str, Any]:
-        mine, size = ordinal(), world_size()
-        members = next((list(group) for group in self.sharding_groups or () if mine in group), list(range(size)))
-        return {"replica": mine, "replicas": size, "group": members}
+        own_ordinal, size = ordinal(), world_size()
+        members = next((list(group) for group in self.sharding_groups or () if own_ordinal in group), list(range(size)))
+        return {"replica": own_ordinal, "replicas": size, "group": members}
 
     def _check_same(self, state_dict: dict[str, Any]) -> None:
         missing = {"base_state", "shape_info", "sharding"} - state_dict.keys()
         if missing:
             raise ValueError(f"this is no state of a ZeroRedundancyOptimizer: it has {sorted(state_dict)}, not {sorted(missing)}")
-        saved, here = state_dict["sharding"], self._sharding()
-        if saved != here:
-            raise ValueError(f"the state is that of {_described(saved)}; this is {_described(here)}: load what this replica saved")
+        saved, current = state_dict["sharding"], self._sharding()
+        if saved != current:
+            raise ValueError(f"the state is that of {_describe(saved)}; this is {_describe(current)}: load what this replica saved")
         shapes, expected = state_dict["shape_info"], self._shapes()
         if shapes != expected:
             raise ValueError(f"the state is of parameters of shapes {list(shapes.values())}, not {list(expected.values())}")

@@ -1,4 +1,4 @@
-"""The private names of torch that this package cannot do without; tests/test_compat.py says what breaks when one of them goes."""
+"""The private names of torch that this package needs; tests/test_compat.py says what breaks when one of them goes."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def dtensor_spec(mesh: Any, placements: tuple[Any, ...], like: torch.Tensor) -> 
 
 
 def all_submeshes(mesh: Any) -> torch.Tensor:
-    """The ids of every submesh of this kind that the root of a torch DeviceMesh has, shape (their number, *shape of the mesh)."""
-    found: torch.Tensor = mesh._layout.remap_to_tensor(mesh._rank_map)
-    return found
+    """The device ids of a torch DeviceMesh and of all its sibling slices in the root mesh, shape (number of slices, *shape of the mesh)."""
+    submeshes: torch.Tensor = mesh._layout.remap_to_tensor(mesh._rank_map)
+    return submeshes
 
 
-def make_meshes_of(kind: type, wanted: Callable[[str], bool]) -> None:
-    """Let `DeviceMesh(device_type, …)` make an object of this subclass if `wanted(device_type)`, and slices of one be so, too."""
+def make_meshes_of(mesh_class: type, applies_to: Callable[[str], bool]) -> None:
+    """Make `DeviceMesh(device_type, …)` construct `mesh_class` if `applies_to(device_type)`, and for slices of such a mesh."""
     from torch.distributed.device_mesh import DeviceMesh
 
     def new(cls: type, device_type: str = "", *_: Any, _root_mesh: Any = None, **__: Any) -> Any:
-        chosen = cls is DeviceMesh and (isinstance(_root_mesh, kind) or wanted(device_type))
-        return object.__new__(kind if chosen else cls)
+        chosen = cls is DeviceMesh and (isinstance(_root_mesh, mesh_class) or applies_to(device_type))
+        return object.__new__(mesh_class if chosen else cls)
 
     DeviceMesh.__new__ = new  # type: ignore[method-assign]
 
@@ -59,20 +59,20 @@ def make_meshes_of(kind: type, wanted: Callable[[str], bool]) -> None:
 def check_before_fully_shard(check: Callable[[Any], None]) -> None:
     """Call `check(mesh)` in torch's fully_shard, if it is loaded, after it has asked the mesh for its groups."""
     module: Any = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")
-    own = getattr(module, "_get_device_from_mesh", None)
-    if module is None or own is None or hasattr(own, "__wrapped__"):
+    original = getattr(module, "_get_device_from_mesh", None)
+    if module is None or original is None or hasattr(original, "__wrapped__"):
         return
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def checked(mesh: Any) -> Any:
         check(mesh)
-        return own(mesh)
+        return original(mesh)
 
     module._get_device_from_mesh = checked
 
 
 def serve_dtensors(is_ours: Callable[[Any], bool], from_local: Callable[..., Any], make: Callable[..., Any]) -> None:
-    """Let `DTensor.from_local` and the factories of torch.distributed.tensor call these where `is_ours(mesh)`.
+    """Let `DTensor.from_local` and the factories of torch.distributed.tensor call these functions where `is_ours(mesh)`.
 
     from_local: called with tensor, mesh, placements and the shape that was given. make: with torch's function, size, mesh, placements and
     options, among them `fill_value`.
@@ -80,18 +80,18 @@ def serve_dtensors(is_ours: Callable[[Any], bool], from_local: Callable[..., Any
     from torch.distributed.device_mesh import _mesh_resources
     from torch.distributed.tensor import _api
 
-    theirs, make_theirs = _api._FromTorchTensor, _api._dtensor_init_helper
+    original, original_init = _api._FromTorchTensor, _api._dtensor_init_helper
 
     class FromTorchTensor:
         @staticmethod
         def apply(tensor: Any, mesh: Any, placements: Any, run_check: Any, shape: Any = None, *rest: Any) -> Any:
             if is_ours(mesh):
                 return from_local(tensor, mesh, placements, shape)
-            return theirs.apply(tensor, mesh, placements, run_check, shape, *rest)
+            return original.apply(tensor, mesh, placements, run_check, shape, *rest)
 
     def init(function: Any, size: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
         mesh = device_mesh or _mesh_resources.get_current_mesh()
-        return (make if is_ours(mesh) else make_theirs)(function, size, mesh, placements, **options)
+        return (make if is_ours(mesh) else original_init)(function, size, mesh, placements, **options)
 
     _api._FromTorchTensor, _api._dtensor_init_helper = FromTorchTensor, init  # type: ignore[assignment,misc]
 
@@ -104,14 +104,14 @@ def serve_local_map(is_ours: Callable[[Any], bool], local_map: Callable[..., Any
     from torch.distributed.tensor.experimental import _func_map
 
     wrapped: Any = _func_map._local_map_wrapped
-    theirs = FunctionType(wrapped.__code__, _func_map.__dict__)
+    original = FunctionType(wrapped.__code__, _func_map.__dict__)
 
     def choose(function: Any, outputs: Any, inputs: Any, of_gradients: Any, mesh: Any, redistribute: Any, *args: Any, **kwargs: Any) -> Any:
         if is_ours(args):
             return local_map(function, outputs, inputs, mesh, redistribute, args, kwargs)
-        return theirs(function, outputs, inputs, of_gradients, mesh, redistribute, *args, **kwargs)
+        return original(function, outputs, inputs, of_gradients, mesh, redistribute, *args, **kwargs)
 
-    # Its code, since partial objects that hold the function itself are all over the user's modules.
+    # Replace its code, not the function: partial objects in the user's modules hold the function itself.
     wrapped.__code__ = _call_choose.__code__
     wrapped.__globals__["_choose_local_map"] = choose
 

@@ -20,7 +20,7 @@ from xla_spmd.specs import PartitionSpec
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """A sharding, and the mesh and spec that it was made of, where it was. by_policy: nobody asked for it, any other may take its place."""
+    """A sharding, and the mesh and spec that it was made from, if known. by_policy: nobody asked for it, any other may replace it."""
 
     sharding: OpSharding
     mesh: Mesh | None = None
@@ -32,20 +32,20 @@ def annotation_of(t: torch.Tensor) -> Annotation | None:
     """The annotation of a tensor on `xla`; None if it has none."""
     if is_manual(t):
         return Annotation(MANUAL)
-    found = sharding_of(t)
-    return found.note if found is not None and isinstance(found.note, Annotation) else None
+    sharding = sharding_of(t)
+    return sharding.note if sharding is not None and isinstance(sharding.note, Annotation) else None
 
 
 def requested_annotation(t: torch.Tensor) -> Annotation | None:
     """The annotation of a tensor, if somebody asked for it; None for one that the policy gave."""
-    found = annotation_of(t)
-    return None if found is None or found.by_policy else found
+    annotation = annotation_of(t)
+    return None if annotation is None or annotation.by_policy else annotation
 
 
 def sharding_text(t: torch.Tensor) -> str:
-    """The text of a tensor's sharding, such as `{devices=[2,1]0,1}`; `''` if it has none."""
-    found = annotation_of(t)
-    return "" if found is None else found.sharding.text
+    """HLO's text of a tensor's sharding, such as `{devices=[2,1]0,1}`; `''` if it has none."""
+    annotation = annotation_of(t)
+    return "" if annotation is None else annotation.sharding.text
 
 
 def check_not_manual(t: torch.Tensor) -> None:
@@ -54,31 +54,31 @@ def check_not_manual(t: torch.Tensor) -> None:
         raise AnnotationError(f"the tensor of shape {tuple(t.shape)} is a shard, in a manual region: call disable_manual_sharding first")
 
 
-def annotate(t: torch.Tensor, wanted: Annotation) -> None:
+def annotate(t: torch.Tensor, annotation: Annotation) -> None:
     """Set the sharding of a tensor. Raises AnnotationError if it is sharded otherwise already, or is a shard, in a manual region."""
     check_not_manual(t)
     before = requested_annotation(t)
-    if before is not None and before.sharding != wanted.sharding and before.sharding.effective_type is not ShardingType.REPLICATED:
+    if before is not None and before.sharding != annotation.sharding and before.sharding.effective_type is not ShardingType.REPLICATED:
         if not is_pending(t):
             raise AnnotationError(
-                f"the tensor of shape {tuple(t.shape)} is sharded as {before.sharding} already, not as {wanted.sharding}: "
+                f"the tensor of shape {tuple(t.shape)} is sharded as {before.sharding} already, not as {annotation.sharding}: "
                 "call torch_xla.distributed.spmd.clear_sharding on it first"
             )
-    elif before is not None and before.sharding == wanted.sharding and not is_pending(t):
+    elif before is not None and before.sharding == annotation.sharding and not is_pending(t):
         return
-    set_sharding(t, sharding_for_programs(wanted), wanted)
+    set_sharding(t, sharding_for_programs(annotation), annotation)
 
 
-def sharding_for_programs(wanted: Annotation) -> NamedSharding:
-    """The sharding for programs. If it needs another order of devices than theirs, the first one may choose it.
+def sharding_for_programs(annotation: Annotation) -> NamedSharding:
+    """The JAX sharding of an annotation. The first one that needs another order of devices sets the order of all programs.
 
-    A later one that does is over its own order: programs send its shards around.
+    A later one that needs yet another keeps its own order, and programs move its shards.
     """
-    found = named_sharding(wanted.sharding)
-    if found is not None:
-        return found
+    sharding = named_sharding(annotation.sharding)
+    if sharding is not None:
+        return sharding
     try:
-        order_devices(np.argsort(device_order())[wanted.sharding.tiles.reshape(-1)].tolist())
+        order_devices(np.argsort(device_order())[annotation.sharding.tiles.reshape(-1)].tolist())
     except XlaError:  # other tensors are sharded over the devices in the present order
-        return in_own_order(wanted.sharding)
-    return named_sharding(wanted.sharding) or in_own_order(wanted.sharding)
+        return in_own_order(annotation.sharding)
+    return named_sharding(annotation.sharding) or in_own_order(annotation.sharding)

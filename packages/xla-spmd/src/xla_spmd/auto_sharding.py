@@ -1,4 +1,4 @@
-"""Shardings without marks: what a tensor that moves to `xla` gets by itself, and parameters of a module."""
+"""Choose shardings without annotations: for a tensor that moves to `xla`, and for the parameters of a module."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def largest_even_dim(shape: Sequence[int], count: int) -> int | None:
 
 
 def along(dim: int | None, rank: int, axis: int | tuple[int, ...]) -> PartitionSpec:
-    """The spec of a tensor of `rank` dimensions that is sharded on `axis` along `dim`; None: replicated."""
-    return tuple([axis if place == dim else None for place in range(rank)])
+    """The spec that shards dimension `dim` of a tensor of `rank` dimensions on mesh axis `axis`; dim None: replicated."""
+    return tuple([axis if index == dim else None for index in range(rank)])

@@ -17,18 +17,18 @@ from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sha
 
 
 class MarkShardingFunction(torch.autograd.Function):
-    """A new tensor with the given sharding, which the gradient that comes back to it gets too."""
+    """Copy a tensor with a sharding, which its gradient gets too."""
 
     @staticmethod
     def forward(ctx: Any, t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec) -> torch.Tensor:
         """The new tensor, plain. Raises as `mark_sharding`."""
-        ctx.wanted = annotation_for(t.shape, mesh, partition_spec)
-        return constrained(t, ctx.wanted)
+        ctx.annotation = annotation_for(t.shape, mesh, partition_spec)
+        return constrained(t, ctx.annotation)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """The gradient with this sharding."""
-        return constrained(grad, ctx.wanted), None, None
+        return constrained(grad, ctx.annotation), None, None
 
 
 @budget()
@@ -51,21 +51,21 @@ def annotate_custom_sharding(t: torch.Tensor, mesh: AnyMesh, partition_spec: Par
 
 @budget()
 def shard_as(a: torch.Tensor, b: torch.Tensor) -> tuple[XLAShardedTensor, XLAShardedTensor]:
-    """Shard two tensors of one shape alike, in place: as the one that has an annotation. Returns wrappers of them.
+    """Shard two tensors of one shape alike, in place, by the annotation that one of them has. Returns wrappers of both.
 
     Raises AnnotationError if neither has one, if they have two different ones, and for different shapes.
     """
     if a.shape != b.shape:
         raise AnnotationError(f"shard_as needs tensors of one shape, got {tuple(a.shape)} and {tuple(b.shape)}")
-    inner = [unwrap_sharded_tensor(a), unwrap_sharded_tensor(b)]
-    known = [annotation_of(one) for one in inner]
-    wanted = known[0] or known[1]
-    if wanted is None:
+    tensors = [unwrap_sharded_tensor(a), unwrap_sharded_tensor(b)]
+    present = [annotation_of(tensor) for tensor in tensors]
+    annotation = present[0] or present[1]
+    if annotation is None:
         raise AnnotationError("shard_as needs a tensor that mark_sharding was called on, and neither of these has a sharding")
-    if known[0] and known[1] and known[0].sharding != known[1].sharding:
+    if present[0] and present[1] and present[0].sharding != present[1].sharding:
         raise AnnotationError(
-            f"the tensors are sharded as {known[0].sharding} and {known[1].sharding} already: call clear_sharding on one of them"
+            f"the tensors are sharded as {present[0].sharding} and {present[1].sharding} already: call clear_sharding on one of them"
         )
-    for one in inner:
-        annotate(one, wanted)
+    for tensor in tensors:
+        annotate(tensor, annotation)
     return wrap_as_sharded_tensor(a), wrap_as_sharded_tensor(b)

@@ -1,4 +1,4 @@
-"""Pictures of shardings: which devices hold which shard of a tensor, as a `rich` table of the one or two dimensions that are split."""
+"""Draw which devices hold which shard of a tensor, as a `rich` table of the one or two dimensions that are split."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def visualize_sharding(text: str, use_color: bool = True, scale: float = 1.0, mi
     cells = _cells(parse(text))
     rows, columns = len(cells), len(cells[0])
     height = max(1, round(_HEIGHT * scale) // rows)
-    lines = 0 if use_color else columns + 1
-    width = max(1, min(max(min_width, round(_WIDTH * scale) // columns), (max_width - lines) // columns))
+    borders = 0 if use_color else columns + 1
+    width = max(1, min(max(min_width, round(_WIDTH * scale) // columns), (max_width - borders) // columns))
     above = (height - 1) // 2
     table = Table(show_header=False, show_lines=not use_color, padding=0, pad_edge=False, box=None if use_color else box.SQUARE)
     for _ in range(columns):
@@ -71,12 +71,12 @@ def _cells(sharding: OpSharding) -> list[list[str]]:
         raise ShardingError("a manual sharding does not say at which indices of a tensor its shards are")
     if sharding.effective_type is ShardingType.REPLICATED:
         return [[f"{kind} {list(range(device_count()))}"]]
-    shown = sharding.dims
-    if len(shown) > 2:
-        split = [dim for dim, count in enumerate(shown) if count > 1]
+    shown_dims = sharding.dims
+    if len(shown_dims) > 2:
+        split = [dim for dim, count in enumerate(shown_dims) if count > 1]
         if len(split) > 2:
             raise ShardingError(f"pictures have two dimensions, the sharding {sharding} splits {len(split)}: {split}")
-        others = [dim for dim in range(len(shown)) if dim not in split]
-        shown = tuple(shown[dim] for dim in sorted((split + others)[:2]))
-    tiles = sharding.tiles.reshape(-1, shown[-1], sharding.tiles.shape[-1])
+        others = [dim for dim in range(len(shown_dims)) if dim not in split]
+        shown_dims = tuple(shown_dims[dim] for dim in sorted((split + others)[:2]))
+    tiles = sharding.tiles.reshape(-1, shown_dims[-1], sharding.tiles.shape[-1])
     return [[f"{kind} {ids[0] if len(ids) == 1 else ids}" for ids in row] for row in tiles.tolist()]

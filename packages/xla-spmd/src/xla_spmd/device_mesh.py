@@ -19,8 +19,8 @@ from xla_spmd.errors import AnnotationError, MeshError
 class SpmdDeviceMesh(DeviceMesh):
     """What `DeviceMesh("xla", …)` and `init_device_mesh("xla", …)` make in SPMD mode: ids of devices in a shape, with names for its axes.
 
-    A slice by name is one or more axes of the whole mesh: what is sharded over it is replicated over the other axes. This process stands
-    where its first device stands.
+    A slice by name is one or more axes of the whole mesh: what is sharded over it is replicated over the other axes. The coordinate of
+    this process is the coordinate of its first device.
     """
 
     _dim_group_names: list[Any] = []  # torch's name; what is sliced and flattened gets a list of its own
@@ -31,10 +31,10 @@ class SpmdDeviceMesh(DeviceMesh):
 
     @property
     def mesh(self) -> torch.Tensor:
-        """The ids of the devices, dtype int32, shape `shape`; of a slice those in the row of this process's first device."""
-        every = all_submeshes(self)
-        place = 0 if len(every) == 1 else int((every == self.get_rank()).flatten(1).any(1).nonzero()[0, 0])
-        return every[place]
+        """The ids of the devices, dtype int32, shape `shape`; of a slice, the ids of the submesh with this process's first device."""
+        submeshes = all_submeshes(self)
+        index = 0 if len(submeshes) == 1 else int((submeshes == self.get_rank()).flatten(1).any(1).nonzero()[0, 0])
+        return submeshes[index]
 
     def get_rank(self) -> int:
         """The id of this process's first device."""
@@ -45,29 +45,29 @@ class SpmdDeviceMesh(DeviceMesh):
 
     @cached_property
     def _coordinate_on_dim(self) -> tuple[int, ...] | None:  # type: ignore[override]
-        found = (self.mesh == self.get_rank()).nonzero()
-        return tuple(found[0].tolist()) if len(found) else None
+        positions = (self.mesh == self.get_rank()).nonzero()
+        return tuple(positions[0].tolist()) if len(positions) else None
 
     def get_coordinate(self) -> tuple[int, ...] | None:
-        """Where this process's first device stands on each axis; None if it is not part of the mesh."""
+        """The index of this process's first device along each axis; None if it is not part of the mesh."""
         return self._coordinate_on_dim
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """Where this process's first device stands on an axis (index or name). Raises RuntimeError if several axes leave the choice."""
-        place = self.get_coordinate()
-        if place is None:
+        """The index of this process's first device along one axis (index or name). Raises RuntimeError if None could mean several axes."""
+        coordinate = self.get_coordinate()
+        if coordinate is None:
             raise MeshError(f"device {self.get_rank()} is not part of {self}")
-        return place[self._axis(mesh_dim, "get_local_rank")]
+        return coordinate[self._axis(mesh_dim, "get_local_rank")]
 
-    def _axis(self, mesh_dim: int | str | None, what: str) -> int:
+    def _axis(self, mesh_dim: int | str | None, method: str) -> int:
         if isinstance(mesh_dim, str):
             return int(self._get_mesh_dim_by_name(mesh_dim))
         if mesh_dim is None and self.ndim > 1:
-            raise AnnotationError(f"the mesh has {self.ndim} axes: give {what} one of them, by index or name")
+            raise AnnotationError(f"the mesh has {self.ndim} axes: give {method} one of them, by index or name")
         return 0 if mesh_dim is None else mesh_dim
 
     def get_group(self, mesh_dim: int | str | None = None) -> Any:
-        """The group of the one process that runs for all devices of an axis; torch.distributed is initialized with it if need be.
+        """The process group of the one process that runs all devices of an axis; initializes torch.distributed with it if need be.
 
         Collectives of it do nothing: tensors are whole here, and the compiler places the collectives between devices.
         Raises RuntimeError if there are several processes, none of which has such a group.
@@ -86,7 +86,7 @@ class SpmdDeviceMesh(DeviceMesh):
 
     @staticmethod
     def _init_process_groups(*_: Any, **__: Any) -> list[Any]:
-        """No names of groups."""
+        """Make no groups: an empty list of their names."""
         return []
 
 

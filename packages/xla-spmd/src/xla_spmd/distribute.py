@@ -1,4 +1,4 @@
-"""`torch.distributed.tensor`'s way to shard tensors and modules, over an `xla` mesh."""
+"""Shard tensors and modules over an `xla` mesh through the API of `torch.distributed.tensor`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TWO_PARAMETERS = Deprecation(
 
 @budget(compiles=None)
 def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: AnyMesh, placements: Sequence[Placement] | None = None) -> XLAShardedTensor:
-    """`tensor` sharded over the mesh: in place if it is on `xla`, else a new leaf of which each device gets its shard.
+    """Shard `tensor` over the mesh: in place if it is on `xla`, else as a new leaf of which each device gets its shard.
 
     placements: for each mesh axis Shard or Replicate; None: replicated. Raises ValueError for other placements, and as `mark_sharding`.
     """
@@ -50,13 +50,13 @@ def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: AnyMesh, placements
     if tensor.is_meta:
         raise AnnotationError("a tensor on the meta device has no data to shard: make it on the CPU or on xla first")
     if tensor.device.type == "xla":
-        found = mark_sharding(tensor, mesh, spec)
+        sharded = mark_sharding(tensor, mesh, spec)
         if tensor.is_leaf and not isinstance(tensor, XLAShardedTensor):  # as the leaf that the tensor is
-            found = XLAShardedTensor(tensor)
+            sharded = XLAShardedTensor(tensor)
     else:
-        found = XLAShardedTensor(_upload(tensor, mesh, spec))
-        found.requires_grad_(tensor.requires_grad)
-    return wrap_over(device_mesh, found, device_mesh.shape, spec)
+        sharded = XLAShardedTensor(_upload(tensor, mesh, spec))
+        sharded.requires_grad_(tensor.requires_grad)
+    return wrap_over(device_mesh, sharded, device_mesh.shape, spec)
 
 
 def _upload(tensor: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
@@ -64,33 +64,33 @@ def _upload(tensor: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tens
 
 
 def place(tensor: torch.Tensor, device_mesh: AnyMesh, placements: Sequence[Placement] | None) -> XLAShardedTensor:
-    """A new tensor with the data of one on `xla`, and these placements; gradients flow back. Raises as `xla_distribute_tensor`.
+    """Copy a tensor on `xla` with these placements; gradients flow back. Raises as `xla_distribute_tensor`.
 
-    On a slice of a mesh nothing is said about its other axes: what is sharded over them stays so.
+    On a slice of a mesh, what is sharded over the other axes of the mesh stays sharded over them.
     """
     mesh, spec = placed(tensor, device_mesh, placements)
     annotation = annotation_of(unwrap_sharded_tensor(tensor))
     if mesh.ndim == device_mesh.ndim:
-        found = mark_sharding_with_gradients(tensor, mesh, spec)
+        result = mark_sharding_with_gradients(tensor, mesh, spec)
     elif annotation is None and all(entry is None for entry in spec):
-        found = tensor.view_as(tensor)
+        result = tensor.view_as(tensor)
     else:
-        over = _with_other_axes(annotation, device_mesh, spec)
-        found = constrain_dimensions(tensor, mesh, spec) if over is None else mark_sharding_with_gradients(tensor, *over)
-    return wrap_over(device_mesh, found, device_mesh.shape, spec)
+        extended = _with_other_axes(annotation, device_mesh, spec)
+        result = constrain_dimensions(tensor, mesh, spec) if extended is None else mark_sharding_with_gradients(tensor, *extended)
+    return wrap_over(device_mesh, result, device_mesh.shape, spec)
 
 
 def _with_other_axes(annotation: Annotation | None, device_mesh: AnyMesh, spec: PartitionSpec) -> tuple[Mesh, PartitionSpec] | None:
-    """The mesh and spec that an annotated tensor gets if a slice of its mesh is placed by `spec`; None if the slice is of another mesh."""
+    """The mesh and spec of an annotated tensor once `spec` places it on a slice of its mesh; None if the slice is of another mesh."""
     if annotation is None or annotation.mesh is None or annotation.spec is None:
         return None
     axes = axes_in(device_mesh, annotation.mesh)
     if axes is None:
         return None
-    wanted = axes_by_dimension(as_mesh(device_mesh), spec)
+    requested = axes_by_dimension(as_mesh(device_mesh), spec)
     present = axes_by_dimension(annotation.mesh, annotation.spec)
     kept = [[axis for axis in split if axis not in axes] for split in present]
-    return annotation.mesh, spec_from_axes([[*old, *(axes[axis] for axis in new)] for old, new in zip(kept, wanted, strict=True)])
+    return annotation.mesh, spec_from_axes([[*old, *(axes[axis] for axis in new)] for old, new in zip(kept, requested, strict=True)])
 
 
 def redistribute(
@@ -104,12 +104,12 @@ def redistribute(
     if placements is None:
         raise AnnotationError("redistribute needs placements: one for each axis of the mesh")
     mesh = mesh_and_spec(tensor)[0] if device_mesh is None else device_mesh
-    moved = tensor if backward_dtype is None else _GradientIn.apply(tensor, backward_dtype)  # type: ignore[no-untyped-call]
+    moved = tensor if backward_dtype is None else _RoundGradient.apply(tensor, backward_dtype)  # type: ignore[no-untyped-call]
     return place(moved if forward_dtype is None else moved.to(forward_dtype), mesh, placements)
 
 
-class _GradientIn(torch.autograd.Function):
-    """The tensor itself, whose gradient is rounded to another dtype on its way."""
+class _RoundGradient(torch.autograd.Function):
+    """Return the tensor itself, and round its gradient to another dtype on the way back."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -120,14 +120,14 @@ class _GradientIn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         """The gradient, in the dtype of the tensor again."""
-        passing, own = ctx.dtypes
-        return grad.to(passing).to(own), None
+        rounding_dtype, tensor_dtype = ctx.dtypes
+        return grad.to(rounding_dtype).to(tensor_dtype), None
 
 
 def to_local(tensor: XLAShardedTensor) -> torch.Tensor:
     """As `XLAShardedTensor.to_local`."""
-    found: torch.Tensor = Unwrapping.apply(tensor)  # type: ignore[no-untyped-call]
-    return found
+    plain: torch.Tensor = Unwrapping.apply(tensor)  # type: ignore[no-untyped-call]
+    return plain
 
 
 def full_tensor(tensor: XLAShardedTensor) -> torch.Tensor:
@@ -138,7 +138,7 @@ def full_tensor(tensor: XLAShardedTensor) -> torch.Tensor:
 
 @budget()
 def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
-    """`func`, which switches the process to SPMD mode before it runs, if nobody did: a decorator for programs and tests."""
+    """Decorate `func` to switch the process to SPMD mode before it runs, unless it is in it already; for programs and tests."""
 
     @functools.wraps(func)
     def in_spmd_mode(*args: Any, **kwargs: Any) -> Any:
@@ -151,10 +151,10 @@ def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
 
 @budget()
 def auto_policy(mod_name: str, mod: nn.Module, device_mesh: AnyMesh) -> None:
-    """A partition_fn that shards each parameter over the whole mesh, along its largest dimension that is evenly divisible, if one is."""
+    """Shard each parameter over all devices of the mesh, along its largest evenly divisible dimension if it has one: a partition_fn."""
     mesh = as_mesh(device_mesh)
     axes = tuple(range(device_mesh.ndim))
-    # A list: parameters are replaced on the way.
+    # A list, since the loop replaces parameters.
     for name, parameter in list(mod.named_parameters(recurse=False)):
         dim = largest_even_dim(parameter.shape, device_mesh.size())
         _shard_tensor(mod, name, parameter, mesh, along(dim, parameter.dim(), axes))
@@ -186,25 +186,25 @@ def xla_distribute_module(
     if getattr(module, "_distribute_module_applied", False):
         raise AnnotationError("this module is distributed already: distribute_module is called once for a module")
     mesh = _whole_mesh() if device_mesh is None else device_mesh
-    # Both first: a function with other parameters leaves the module as it is.
-    before = _input_hook(input_fn, mesh)
-    after = _output_hook(output_fn, mesh)
-    # Before anything is replaced: afterwards the names of one parameter lead to several.
-    shared = _Shared(module)
+    # Check both first, so that a function with other parameters leaves the module as it is.
+    pre_hook = _input_hook(input_fn, mesh)
+    post_hook = _output_hook(output_fn, mesh)
+    # Before anything is replaced: afterwards the names of one parameter stand for several.
+    tied = _TiedParameters(module)
     for name, submodule in module.named_modules():
         if partition_fn is not None:
             partition_fn(name, submodule, mesh)
         _replicate(submodule, as_mesh(mesh))
-    shared.tie()
-    if before is not None:
-        module.register_forward_pre_hook(before)
-    if after is not None:
-        module.register_forward_hook(after)
+    tied.tie()
+    if pre_hook is not None:
+        module.register_forward_pre_hook(pre_hook)
+    if post_hook is not None:
+        module.register_forward_hook(post_hook)
     module._distribute_module_applied = True  # type: ignore[assignment]
     return module
 
 
-class _Shared:
+class _TiedParameters:
     """Parameters that a module has under several names."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -215,7 +215,7 @@ class _Shared:
         self._names = [group for group in names.values() if len(group) > 1]
 
     def tie(self) -> None:
-        """Let all names stand for what the first one stands for now."""
+        """Set each of the names of a parameter to what the first of them stands for now."""
         for first, *others in self._names:
             parameter = self._module.get_parameter(first)
             for name in others:
@@ -224,7 +224,7 @@ class _Shared:
 
 
 def _replicate(module: nn.Module, mesh: Mesh) -> None:
-    """Move to `xla` what is not there yet, replicated."""
+    """Move parameters and buffers that are not on `xla` there, replicated."""
     for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
         if tensor.device.type != "xla":
             _shard_tensor(module, name, tensor, mesh, (None,) * tensor.dim())
@@ -234,19 +234,19 @@ def _whole_mesh() -> DeviceMesh:
     return DeviceMesh("xla", list(range(device_count())))
 
 
-def _takes(function: Callable[..., Any], what: str) -> int:
+def _parameter_count(function: Callable[..., Any], argument: str) -> int:
     count = len(inspect.signature(function).parameters)
     if count == 2:
         warnings.warn(_TWO_PARAMETERS.message, FutureWarning, stacklevel=4)
     elif count != 3:
-        raise PartitionSpecError(f"{what} takes (module, {what.partition('_')[0]}s, device_mesh), this one has {count} parameters")
+        raise PartitionSpecError(f"{argument} takes (module, {argument.partition('_')[0]}s, device_mesh), this one has {count} parameters")
     return count
 
 
 def _input_hook(function: Callable[..., Any] | None, mesh: AnyMesh) -> Callable[..., Any] | None:
     if function is None:
         return None
-    if _takes(function, "input_fn") == 2:
+    if _parameter_count(function, "input_fn") == 2:
         return _untraced(lambda module, inputs: function(inputs, mesh))
     return _untraced(lambda module, inputs: function(module, inputs, mesh))
 
@@ -254,17 +254,17 @@ def _input_hook(function: Callable[..., Any] | None, mesh: AnyMesh) -> Callable[
 def _output_hook(function: Callable[..., Any] | None, mesh: AnyMesh) -> Callable[..., Any] | None:
     if function is None:
         return None
-    if _takes(function, "output_fn") == 2:
+    if _parameter_count(function, "output_fn") == 2:
         return _untraced(lambda module, inputs, outputs: function(_wrapped(outputs, mesh), mesh))
     return _untraced(lambda module, inputs, outputs: function(module, _wrapped(outputs, mesh), mesh))
 
 
 def _wrapped(outputs: Any, mesh: AnyMesh) -> Any:
-    """Outputs with wrappers of the tensors on `xla`: those of parameters that were marked in place are plain, as is what is compiled."""
-    return tree_map(lambda found: wrap_over(mesh, found) if tensor_behind(found) is not None else found, outputs)
+    """Wrap the outputs that are tensors on `xla`: results of parameters marked in place are plain, as are those of compiled code."""
+    return tree_map(lambda output: wrap_over(mesh, output) if tensor_behind(output) is not None else output, outputs)
 
 
 def _untraced(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook, which torch.compile calls and does not trace: traced tensors have no placements."""
-    found: Callable[..., Any] = torch.compiler.disable(hook)
-    return found
+    """Make torch.compile call the hook without tracing it: traced tensors have no placements."""
+    untraced: Callable[..., Any] = torch.compiler.disable(hook)
+    return untraced

@@ -1,4 +1,4 @@
-"""The functions over torch.distributed.tensor, which takes a second to load: loaded when one is first needed."""
+"""Load the functions that need torch.distributed.tensor when one is first used: importing it takes a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class DTensorSupport(Protocol):
-    """What `XLAShardedTensor` offers as a DTensor does. Module `xla_spmd.dtensors` has these functions."""
+    """The functions behind what `XLAShardedTensor` shares with DTensor; module `xla_spmd.dtensors` has them."""
 
     def device_mesh_of_tensor(self, tensor: Any) -> Any:
         """The torch DeviceMesh that a wrapper is placed on."""
@@ -28,7 +28,7 @@ class DTensorSupport(Protocol):
         forward_dtype: torch.dtype | None = None,
         backward_dtype: torch.dtype | None = None,
     ) -> Any:
-        """A new wrapper of the same data, placed so."""
+        """A new wrapper of the same data, with these placements."""
 
     def to_local(self, tensor: Any) -> torch.Tensor:
         """The plain tensor."""
@@ -41,7 +41,7 @@ _loaders: list[Callable[[], DTensorSupport]] = []
 
 
 def load_by(loader: Callable[[], DTensorSupport]) -> None:
-    """Let `support` call `loader`: the package does so once, as this file knows nothing of those above it."""
+    """Let `support` call `loader`. The package calls this once, since this module must not import those that import it."""
     _loaders[:] = [loader]
 
 

@@ -1,4 +1,4 @@
-"""What torch.distributed.tensor makes on a mesh of `xla` devices in SPMD mode: sharded tensors, in the place of its DTensors."""
+"""Let torch.distributed.tensor make sharded tensors instead of DTensors on a mesh of `xla` devices in SPMD mode."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def make(
 
     function: torch's, called with the size and what is left of the options.
     """
-    given = [options.pop("fill_value")] if "fill_value" in options else []
-    plain = function(tuple(size), *given, device="xla", **options)
-    found = xla_distribute_tensor(plain, device_mesh, placements)
-    found.requires_grad_(requires_grad)
-    return found
+    fill_values = [options.pop("fill_value")] if "fill_value" in options else []
+    plain = function(tuple(size), *fill_values, device="xla", **options)
+    sharded = xla_distribute_tensor(plain, device_mesh, placements)
+    sharded.requires_grad_(requires_grad)
+    return sharded
 
 
 def _is_ours(mesh: Any) -> bool:

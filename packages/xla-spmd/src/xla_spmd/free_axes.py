@@ -22,32 +22,32 @@ _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")
 
 
 def constrain_dimensions(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
-    """A new tensor with the data of `t`, whose dimensions with an axis in the spec are split so in the program, as are its gradient's.
+    """Copy `t`, and split the dimensions with an axis in the spec over that axis in the program; its gradient is split alike.
 
     Dimensions without one are split as the compiler likes, over other axes of the mesh. No annotation stays. Raises as `mark_sharding`.
     """
     annotation_for(t.shape, mesh, partition_spec)
-    found: torch.Tensor = torch.ops.xla.constrain_dimensions(t, str(mesh), str(tuple(partition_spec)))
-    return found
+    constrained: torch.Tensor = torch.ops.xla.constrain_dimensions(t, str(mesh), str(tuple(partition_spec)))
+    return constrained
 
 
 def _lower(context: Context, t: jax.Array, mesh: str, partition_spec: str) -> jax.Array:
-    over = Mesh.from_str(mesh)
-    if over is None:
+    parsed_mesh = Mesh.from_str(mesh)
+    if parsed_mesh is None:
         raise MeshError(f"{_NAME} takes the text of a mesh, as str(mesh) gives it, got {mesh!r}")
-    named = named_sharding(annotation_for(t.shape, over, ast.literal_eval(partition_spec)).sharding)
-    if named is None:  # another order of devices than that of programs
+    named = named_sharding(annotation_for(t.shape, parsed_mesh, ast.literal_eval(partition_spec)).sharding)
+    if named is None:  # it needs another order of devices than programs run in
         return t
     entries = [JaxSpec.UNCONSTRAINED if entry is None else entry for entry in named.spec]
-    found: jax.Array = jax.lax.with_sharding_constraint(t, NamedSharding(named.mesh, JaxSpec(*entries)))
-    return found
+    constrained: jax.Array = jax.lax.with_sharding_constraint(t, NamedSharding(named.mesh, JaxSpec(*entries)))
+    return constrained
 
 
 def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.mesh, ctx.partition_spec = inputs[1:]
 
 
-def _of_gradient(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+def _constrain_gradient(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
     return torch.ops.xla.constrain_dimensions(grad, ctx.mesh, ctx.partition_spec), None, None
 
 
@@ -57,5 +57,5 @@ def _shape(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
 
 _LIBRARY.define("constrain_dimensions(Tensor t, str mesh, str partition_spec) -> Tensor")
 _LIBRARY.impl("constrain_dimensions", _shape, "Meta")
-torch.library.register_autograd(_NAME, _of_gradient, setup_context=_keep_arguments, lib=_LIBRARY)
+torch.library.register_autograd(_NAME, _constrain_gradient, setup_context=_keep_arguments, lib=_LIBRARY)
 register_op(OpSpec(_NAME, _lower))

@@ -57,8 +57,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
         if auto_wrap_policy is not None:
             make = auto_wrapper_callable or SpmdFullyShardedDataParallel
             options: dict[str, Any] = {"mesh": mesh, "shard_output": shard_output, "extra_data_axis": extra_data_axis}
-            given = {name: option for name, option in options.items() if option is not None}
-            wrap_children(module, auto_wrap_policy, lambda child: make(child, **given), SpmdFullyShardedDataParallel)
+            set_options = {name: option for name, option in options.items() if option is not None}
+            wrap_children(module, auto_wrap_policy, lambda child: make(child, **set_options), SpmdFullyShardedDataParallel)
         if any(parameter.device.type != "xla" for parameter in module.parameters()) or any(
             b.device.type != "xla" for b in module.buffers()
         ):
@@ -114,14 +114,14 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
 
 def _checked(mesh: AnyMesh | None, extra_data_axis: str | None) -> Mesh:
-    found = get_global_mesh() if mesh is None else mesh
-    if found is None:
+    chosen = get_global_mesh() if mesh is None else mesh
+    if chosen is None:
         raise PartitionSpecError("SpmdFullyShardedDataParallel needs a mesh: give mesh=, or set one with set_global_mesh")
-    found = as_mesh(found)
+    chosen = as_mesh(chosen)
     for axis in (_AXIS,) if extra_data_axis is None else (_AXIS, extra_data_axis):
-        if found.get_axis_name_idx(axis) is None:
-            raise PartitionSpecError(f"SpmdFullyShardedDataParallel needs a mesh with an axis {axis!r}, this one has {found.axis_names}")
-    return found
+        if chosen.get_axis_name_idx(axis) is None:
+            raise PartitionSpecError(f"SpmdFullyShardedDataParallel needs a mesh with an axis {axis!r}, this one has {chosen.axis_names}")
+    return chosen
 
 
 def _along_largest(shape: tuple[int, ...]) -> PartitionSpec:
@@ -130,7 +130,7 @@ def _along_largest(shape: tuple[int, ...]) -> PartitionSpec:
 
 
 def _without_prefix(wrapper: nn.Module, state: Any, prefix: str, local_metadata: Any) -> None:
-    """Name the state of what is inside as if there were no wrapper; its metadata, too."""
+    """Remove the wrapper's prefix from the names in a state_dict and its metadata: a post hook of state_dict."""
     inside = f"{prefix}{_INSIDE}."
     for name in [name for name in state if name.startswith(inside)]:
         state[prefix + name.removeprefix(inside)] = state.pop(name)
@@ -140,12 +140,12 @@ def _without_prefix(wrapper: nn.Module, state: Any, prefix: str, local_metadata:
 
 
 def _with_prefix(wrapper: nn.Module, state: Any, prefix: str, *_: Any) -> None:
-    """The other way round; names with the prefix are taken as they are."""
+    """Add the wrapper's prefix to the names that lack it: a pre hook of load_state_dict."""
     inside = f"{prefix}{_INSIDE}."
     for name in [name for name in state if name.startswith(prefix) and not name.startswith(inside)]:
         state[inside + name.removeprefix(prefix)] = state.pop(name)
     metadata = getattr(state, "_metadata", {})
-    known: Mapping[str, Any] = {name: version for name, version in metadata.items() if f"{name}.".startswith(prefix)}
-    for name, version in known.items():
+    versions: Mapping[str, Any] = {name: version for name, version in metadata.items() if f"{name}.".startswith(prefix)}
+    for name, version in versions.items():
         if not f"{name}.".startswith(inside):
             metadata[(inside + f"{name}.".removeprefix(prefix)).rstrip(".")] = version

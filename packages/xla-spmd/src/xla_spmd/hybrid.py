@@ -33,13 +33,13 @@ class HybridMesh(Mesh):
         if len(inner) != len(outer) or min(inner + outer, default=0) < 1:
             raise MeshError(f"ici_mesh_shape and dcn_mesh_shape have an entry of at least 1 for each axis, got {inner} and {outer}")
         # By number: as texts, TPU:10 comes before TPU:2.
-        self._attributes = sorted(device_attributes(), key=_number)
-        several = all("slice_index" in found for found in self._attributes)
-        if several and math.prod(outer) == 1:
+        self._attributes = sorted(device_attributes(), key=_device_id)
+        in_slices = all("slice_index" in attributes for attributes in self._attributes)
+        if in_slices and math.prod(outer) == 1:
             raise TopologyError(f"the devices are in slices: give dcn_mesh_shape, how many along each axis; ici_mesh_shape is {inner}")
-        if not several and math.prod(outer) > 1:
+        if not in_slices and math.prod(outer) > 1:
             raise TopologyError(f"dcn_mesh_shape {outer} asks for {math.prod(outer)} slices, and these devices are not in slices")
-        ids = self._create_hybrid_device_mesh(inner, outer) if several else self._create_device_mesh(inner)
+        ids = self._create_hybrid_device_mesh(inner, outer) if in_slices else self._create_device_mesh(inner)
         super().__init__(ids.ravel(), [a * b for a, b in zip(inner, outer, strict=True)], axis_names)
 
     def _get_physical_tpu_mesh(self, devices: Sequence[int]) -> Ids:
@@ -83,8 +83,8 @@ class HybridMesh(Mesh):
     def _create_hybrid_device_mesh(self, ici_mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int]) -> Ids:
         """The ids of all slices, one block for each. Raises TopologyError for more or fewer slices, or devices in one of them."""
         slices: dict[int, list[int]] = {}
-        for device, found in enumerate(self._attributes):
-            slices.setdefault(found.get("slice_index", 0), []).append(device)
+        for device, attributes in enumerate(self._attributes):
+            slices.setdefault(attributes.get("slice_index", 0), []).append(device)
         if len(slices) != math.prod(dcn_mesh_shape):
             raise TopologyError(
                 f"dcn_mesh_shape {tuple(dcn_mesh_shape)} asks for {math.prod(dcn_mesh_shape)} slices, the hardware has {len(slices)}"
@@ -96,12 +96,12 @@ class HybridMesh(Mesh):
         return interleaved.reshape([outer * inner for outer, inner in zip(dcn_mesh_shape, ici_mesh_shape, strict=True)])
 
 
-def _number(attributes: Mapping[str, Any]) -> int:
+def _device_id(attributes: Mapping[str, Any]) -> int:
     name = str(attributes["name"])
-    kind, _, number = name.rpartition(":")
-    if not kind or not number.isdecimal():
+    prefix, _, ordinal = name.rpartition(":")
+    if not prefix or not ordinal.isdecimal():
         raise TopologyError(f"a device's name ends with its number, such as TPU:3, got {name!r}")
-    return int(number)
+    return int(ordinal)
 
 
 def _coordinates(attributes: Mapping[str, Any]) -> list[int]:
@@ -114,7 +114,7 @@ def _check_size(mesh_shape: Sequence[int], count: int) -> None:
 
 
 def whole_axes(physical: Sequence[int], mesh_shape: Sequence[int]) -> Assignment:
-    """The first set of free physical axes for each logical axis, from last to first; three axes rather than two, two rather than one."""
+    """Give each logical axis, from last to first, the first set of free physical axes of its size: three axes before two before one."""
     free = set(range(len(physical)))
     assignment: Assignment = [() for _ in mesh_shape]
 
@@ -141,7 +141,7 @@ def _transposed(physical: Ids, assignment: Assignment) -> Ids:
 
 
 def _in_prime_axes(physical: Ids, mesh_shape: Sequence[int]) -> Ids:
-    """Ids in the logical shape where logical axes take factors of physical ones, from last to first and neighbours first.
+    """Arrange the ids in the logical shape: logical axes take prime factors of physical axes, from last to first, neighbours first.
 
     Every physical axis is split into axes of prime sizes. As both shapes have one product, each logical axis finds its primes.
     """
@@ -151,21 +151,21 @@ def _in_prime_axes(physical: Ids, mesh_shape: Sequence[int]) -> Ids:
     free = [axis for end, split in zip(ends, splits, strict=True) for axis in reversed(range(end - len(split), end))]
     assignment: Assignment = [() for _ in mesh_shape]
     for index in reversed(range(len(mesh_shape))):
-        wanted, taken = mesh_shape[index], []
+        remaining, taken = mesh_shape[index], []
         for axis in free:
-            if wanted % sizes[axis] == 0:
-                wanted //= sizes[axis]
+            if remaining % sizes[axis] == 0:
+                remaining //= sizes[axis]
                 taken.append(axis)
         free = [axis for axis in free if axis not in taken]
         assignment[index] = tuple(sorted(taken))
     return _transposed(physical.reshape(sizes), assignment).reshape(mesh_shape)
 
 
-def primes(number: int) -> Iterator[int]:
+def primes(value: int) -> Iterator[int]:
     """The prime factors of a number, ascending."""
     factor = 2
-    while number > 1:
-        while number % factor == 0:
+    while value > 1:
+        while value % factor == 0:
             yield factor
-            number //= factor
+            value //= factor
         factor += 1

@@ -57,7 +57,7 @@ class ShardingSpec:
         annotate(unwrap_sharded_tensor(t), annotation_for(t.shape, self.mesh, self.partition_spec))
 
     def upload(self, t: torch.Tensor) -> torch.Tensor:
-        """A CPU tensor on the devices, each with its shard only; replicated where the spec has another number of dimensions.
+        """Upload a CPU tensor, to each device its shard only; replicated if the spec has another number of dimensions.
 
         Raises AnnotationError outside SPMD mode and for a tensor that is not on the CPU, DeviceCountError for a mesh that is not over
         all devices.
@@ -68,7 +68,7 @@ class ShardingSpec:
             raise AnnotationError(f"ShardingSpec.upload is for CPU tensors, got one on {t.device}: use mark_sharding, or apply")
         if not self.can_apply(t):
             return t.to(torch_xla.device())
-        wanted = annotation_for(t.shape, self.mesh, self.partition_spec)
-        found = upload_sharded(t, sharding_for_programs(wanted), self.minibatch)
-        annotate(found, wanted)
-        return found
+        annotation = annotation_for(t.shape, self.mesh, self.partition_spec)
+        uploaded = upload_sharded(t, sharding_for_programs(annotation), self.minibatch)
+        annotate(uploaded, annotation)
+        return uploaded

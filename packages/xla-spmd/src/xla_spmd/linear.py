@@ -30,11 +30,11 @@ class XLAPatchedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         """The gradients that are needed."""
-        wanted = list(ctx.needs_input_grad)
-        if not any(wanted):
+        needed = list(ctx.needs_input_grad)
+        if not any(needed):
             return None, None, None
-        found = iter(torch.ops.xla.einsum_linear_backward(grad_output, *ctx.saved_tensors, wanted + [False] * (3 - len(wanted))))
-        return tuple([next(found) if one else None for one in wanted])
+        gradients = iter(torch.ops.xla.einsum_linear_backward(grad_output, *ctx.saved_tensors, needed + [False] * (3 - len(needed))))
+        return tuple([next(gradients) if is_needed else None for is_needed in needed])
 
 
 def linear_gradients(
@@ -46,10 +46,10 @@ def linear_gradients(
     needs_input_grad_weight: bool,
     needs_input_grad_bias: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """The gradients of input (…, n), weight (m, n) and bias (m,) from that of the result (…, m); None where it is not needed."""
-    wanted = [needs_input_grad_input, needs_input_grad_weight, needs_input_grad_bias and bias is not None]
-    found = iter(torch.ops.xla.einsum_linear_backward(grad_output, input, weight, wanted) if any(wanted) else ())
-    of_input, of_weight, of_bias = [next(found) if one else None for one in wanted]
+    """The gradients of input (…, n), weight (m, n) and bias (m,) from the result's (…, m); None where it is not needed."""
+    needed = [needs_input_grad_input, needs_input_grad_weight, needs_input_grad_bias and bias is not None]
+    gradients = iter(torch.ops.xla.einsum_linear_backward(grad_output, input, weight, needed) if any(needed) else ())
+    of_input, of_weight, of_bias = [next(gradients) if is_needed else None for is_needed in needed]
     return of_input, of_weight, of_bias
 
 
@@ -106,7 +106,7 @@ def apply_backward_optimization_barrier(m: nn.Module) -> None:
     def separate(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         gradients = [parameter.grad for parameter in module.parameters()]
         inputs = grad_input if isinstance(grad_input, tuple) else (grad_input,)
-        found = [value for value in (*gradients, *inputs) if isinstance(value, torch.Tensor)]
-        xm.optimization_barrier_([unwrap_sharded_tensor(tensor) for tensor in found])
+        tensors = [value for value in (*gradients, *inputs) if isinstance(value, torch.Tensor)]
+        xm.optimization_barrier_([unwrap_sharded_tensor(tensor) for tensor in tensors])
 
     m.register_full_backward_hook(separate)

@@ -1,4 +1,4 @@
-"""`local_map` of torch.distributed.tensor: a function that is called with each device's shards, in a manual region."""
+"""`local_map` of torch.distributed.tensor: call a function with each device's shards, in a manual region."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def local_map(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """`function` called with the shards of sharded tensors and with plain tensors whole; its results are sharded by `out_placements`.
+    """Call `function` with the shards of sharded tensors and with plain tensors whole; shard its results by `out_placements`.
 
     Partial results are summed, by xla-distributed. Gradients flow back. Raises ValueError for inputs that are placed otherwise than
     `in_placements` says unless `redistribute_inputs`, for uneven divisions, and for other numbers of placements than tensors.
@@ -47,51 +47,51 @@ def local_map(
         raise PartitionSpecError(f"local_map has {len(in_placements)} in_placements for {len(leaves)} arguments: give one for each")
     mesh = next(leaf.device_mesh for leaf in leaves if isinstance(leaf, XLAShardedTensor)) if device_mesh is None else device_mesh
     shards = []
-    for number, leaf in enumerate(leaves):
+    for index, leaf in enumerate(leaves):
         if isinstance(leaf, XLAShardedTensor):
-            asked = leaf.placements if in_placements is None else in_placements[number]
-            shards.append(_shard(leaf, mesh, asked, redistribute_inputs))
+            leaf_placements = leaf.placements if in_placements is None else in_placements[index]
+            shards.append(_shard(leaf, mesh, leaf_placements, redistribute_inputs))
         else:
             shards.append(leaf if tensor_behind(leaf) is None else _shard(leaf, mesh, None, True))
     results, form = tree_flatten(function(*tree_unflatten(shards, form), **kwargs))
-    wanted = out_placements if isinstance(out_placements, tuple) else (out_placements,)
-    if len(wanted) != len(results):
-        raise PartitionSpecError(f"local_map has {len(wanted)} out_placements for {len(results)} results: give one for each")
-    return tree_unflatten([_whole(one, mesh, asked) for one, asked in zip(results, wanted, strict=True)], form)
+    layouts = out_placements if isinstance(out_placements, tuple) else (out_placements,)
+    if len(layouts) != len(results):
+        raise PartitionSpecError(f"local_map has {len(layouts)} out_placements for {len(results)} results: give one for each")
+    return tree_unflatten([_global_result(result, mesh, layout) for result, layout in zip(results, layouts, strict=True)], form)
 
 
 def _shard(tensor: torch.Tensor, mesh: AnyMesh, placements: Placements | None, redistribute: bool) -> torch.Tensor:
-    over, spec = placed(tensor, mesh, placements)
+    full, spec = placed(tensor, mesh, placements)
     if not redistribute and spec != placed(tensor, tensor.device_mesh, tensor.placements)[1]:  # type: ignore[attr-defined]
         raise PartitionSpecError(
             f"local_map takes a tensor of shape {tuple(tensor.shape)} placed as {placements}, this one is placed as "
             f"{tensor.placements}: call redistribute on it, or give redistribute_inputs=True"  # type: ignore[attr-defined]
         )
-    for dim, axes in enumerate(axes_by_dimension(over, spec)):
-        count = _size(over, axes)
+    for dim, axes in enumerate(axes_by_dimension(full, spec)):
+        count = _size(full, axes)
         if tensor.shape[dim] % count:
             raise PartitionSpecError(
                 f"local_map needs shards of one shape: dimension {dim} of {tuple(tensor.shape)} is not divisible by {count}, pad it first"
             )
-    shard: torch.Tensor = Enter.apply(tensor, region_sharding(annotation_for(tensor.shape, over, spec)))  # type: ignore[no-untyped-call]
+    shard: torch.Tensor = Enter.apply(tensor, region_sharding(annotation_for(tensor.shape, full, spec)))  # type: ignore[no-untyped-call]
     return shard
 
 
-def _whole(result: Any, mesh: AnyMesh, placements: Placements | None) -> Any:
+def _global_result(result: Any, mesh: AnyMesh, placements: Placements | None) -> Any:
     if not isinstance(result, torch.Tensor) or placements is None:
         return result
-    over = as_mesh(mesh)
+    xla_mesh = as_mesh(mesh)
     for axis, placement in enumerate(placements):
         if isinstance(placement, Partial):
-            result = _Sum.apply(result, placement.reduce_op, over, axis)  # type: ignore[no-untyped-call]
+            result = _Sum.apply(result, placement.reduce_op, xla_mesh, axis)  # type: ignore[no-untyped-call]
     summed = [Replicate() if isinstance(placement, Partial) else placement for placement in placements]
-    over, spec = placed(result, mesh, summed)
-    shape = tuple([size * _size(over, axes) for size, axes in zip(result.shape, axes_by_dimension(over, spec), strict=True)])
-    wanted: Annotation = annotation_for(shape, over, spec)
-    check_is_shard(unwrap_sharded_tensor(result), wanted.sharding, shape)
-    found = Leave.apply(result, region_sharding(wanted), shape)  # type: ignore[no-untyped-call]
-    annotate(unwrap_sharded_tensor(found), wanted)
-    return wrap_over(mesh, found, mesh.shape, spec)
+    xla_mesh, spec = placed(result, mesh, summed)
+    shape = tuple([size * _size(xla_mesh, axes) for size, axes in zip(result.shape, axes_by_dimension(xla_mesh, spec), strict=True)])
+    annotation: Annotation = annotation_for(shape, xla_mesh, spec)
+    check_is_shard(unwrap_sharded_tensor(result), annotation.sharding, shape)
+    joined = Leave.apply(result, region_sharding(annotation), shape)  # type: ignore[no-untyped-call]
+    annotate(unwrap_sharded_tensor(joined), annotation)
+    return wrap_over(mesh, joined, mesh.shape, spec)
 
 
 def _size(mesh: Mesh, axes: Sequence[int]) -> int:
@@ -99,7 +99,7 @@ def _size(mesh: Mesh, axes: Sequence[int]) -> int:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum, or the mean, of what the devices along a mesh axis have; each of them has a part in the result, and gets its gradient."""
+    """Sum or average the partial results of the devices along a mesh axis; each of them gets the gradient of the result."""
 
     @staticmethod
     def forward(ctx: Any, shard: torch.Tensor, reduce_op: str, mesh: Mesh, axis: int) -> torch.Tensor:
@@ -109,8 +109,8 @@ class _Sum(torch.autograd.Function):
         size = mesh.mesh_shape[axis]
         ctx.scale = 1.0 if reduce_op == "sum" else 1.0 / size
         groups = mesh.get_logical_mesh().swapaxes(axis, -1).reshape(-1, size).tolist()
-        found: torch.Tensor = xm.all_reduce("sum", shard, ctx.scale, groups)
-        return found
+        total: torch.Tensor = xm.all_reduce("sum", shard, ctx.scale, groups)
+        return total
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:

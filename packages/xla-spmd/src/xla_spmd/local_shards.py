@@ -50,10 +50,10 @@ class XLAShard:
 def required_annotation(t: torch.Tensor) -> Annotation:
     """The annotation of `t`. Raises AnnotationError if it has none, or is a shard, in a manual region."""
     check_not_manual(t)
-    found = annotation_of(t)
-    if found is None:
+    annotation = annotation_of(t)
+    if annotation is None:
         raise AnnotationError(f"the tensor of shape {tuple(t.shape)} is not sharded: call mark_sharding on it first")
-    return found
+    return annotation
 
 
 def local_shards(t: torch.Tensor) -> list[XLAShard]:
@@ -63,13 +63,13 @@ def local_shards(t: torch.Tensor) -> list[XLAShard]:
     ids = _ids()
     stored = device_shards(t)
     return [
-        XLAShard(_cut(one, index, padded), index.indices, f"{client().kind}:{ids[one.device]}", index.replica_id)
-        for one, index in zip(stored, _local_indices(t, sharding), strict=True)
+        XLAShard(_cut(stored_shard, index, padded), index.indices, f"{client().kind}:{ids[stored_shard.device]}", index.replica_id)
+        for stored_shard, index in zip(stored, _local_indices(t, sharding), strict=True)
     ]
 
 
 def _ids() -> dict[jax.Device, int]:
-    return {device: number for number, device in enumerate(physical_devices())}
+    return {device: index for index, device in enumerate(physical_devices())}
 
 
 def _local_indices(t: torch.Tensor, sharding: OpSharding) -> list[ShardIndex]:
@@ -78,18 +78,18 @@ def _local_indices(t: torch.Tensor, sharding: OpSharding) -> list[ShardIndex]:
     return shard_indices(sharding, tuple(t.shape), [ids[device] for device in client().devices])
 
 
-def _cut(stored: DeviceShard, wanted: ShardIndex, padded: tuple[int, ...]) -> torch.Tensor:
-    """A shard by the sharding, out of what the device holds, which may be more."""
-    if isinstance(wanted.indices, EllipsisType):
+def _cut(stored: DeviceShard, shard_index: ShardIndex, padded: tuple[int, ...]) -> torch.Tensor:
+    """Cut the shard that the sharding asks for out of what the device holds, which may be more, and pad it."""
+    if isinstance(shard_index.indices, EllipsisType):
         return stored.data
-    inside = [slice(one.start - have.start, one.stop - have.start) for one, have in zip(wanted.indices, stored.index, strict=True)]
-    found = stored.data[tuple(inside)]
-    # `pad` counts dimensions from the last, each with its start before its end: this list, read backwards.
-    missing = [end for size, got in zip(padded, found.shape, strict=True) for end in (size - got, 0)]
-    return torch.nn.functional.pad(found, missing[::-1]) if any(missing) else found.clone()
+    inside = [slice(cut.start - own.start, cut.stop - own.start) for cut, own in zip(shard_index.indices, stored.index, strict=True)]
+    data = stored.data[tuple(inside)]
+    # `pad` takes (start, end) pairs from the last dimension on: this list, read backwards.
+    padding = [end for size, present in zip(padded, data.shape, strict=True) for end in (size - present, 0)]
+    return torch.nn.functional.pad(data, padding[::-1]) if any(padding) else data.clone()
 
 
-def load_local_shards(t: torch.Tensor, given: Sequence[XLAShard]) -> None:
+def load_local_shards(t: torch.Tensor, shards: Sequence[XLAShard]) -> None:
     """Overwrite `t` with one shard for each device of this process, in their order.
 
     Raises AnnotationError (a RuntimeError) for a tensor that is replicated, and if number or shapes of the shards do not fit.
@@ -98,18 +98,18 @@ def load_local_shards(t: torch.Tensor, given: Sequence[XLAShard]) -> None:
     if sharding.effective_type is ShardingType.REPLICATED:
         raise AnnotationError(f"the tensor of shape {tuple(t.shape)} is replicated, it has no shards to load: use copy_")
     indices = _local_indices(t, sharding)
-    if len(given) != len(indices):
-        raise AnnotationError(f"{len(given)} shards were given for the {len(indices)} devices of this process: give one for each")
-    wanted = shard_shape(sharding, tuple(t.shape))
-    wrong = next((shard for shard in given if tuple(shard.data.shape) != wanted), None)
+    if len(shards) != len(indices):
+        raise AnnotationError(f"{len(shards)} shards were given for the {len(indices)} devices of this process: give one for each")
+    padded = shard_shape(sharding, tuple(t.shape))
+    wrong = next((shard for shard in shards if tuple(shard.data.shape) != padded), None)
     if wrong is not None:
         raise AnnotationError(
-            f"shards of a tensor of shape {tuple(t.shape)} under {sharding} have shape {wanted}, padding included, "
+            f"shards of a tensor of shape {tuple(t.shape)} under {sharding} have shape {padded}, padding included, "
             f"got {tuple(wrong.data.shape)}"
         )
     stored = sharding_of(t)
     if stored is None:
         raise AnnotationError(f"the tensor of shape {tuple(t.shape)} is not sharded: call mark_sharding on it first")
     with torch.no_grad():
-        # The shards become the buffer, and no host has the whole.
-        t.copy_(tensor_from_shards([shard.data.to(t.dtype) for shard in given], stored.named, tuple(t.shape)))
+        # The shards become the buffer: no host holds the whole tensor.
+        t.copy_(tensor_from_shards([shard.data.to(t.dtype) for shard in shards], stored.named, tuple(t.shape)))

@@ -83,43 +83,43 @@ def get_xla_sharding_specs(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 def get_xla_op_sharding(t: torch.Tensor) -> OpSharding | None:
     """The sharding; None if it has none."""
-    found = annotation_of(unwrap_sharded_tensor(t))
-    return None if found is None else found.sharding
+    annotation = annotation_of(unwrap_sharded_tensor(t))
+    return None if annotation is None else annotation.sharding
 
 
 def get_xla_sharding_type(t: torch.Tensor) -> int | None:
     """The type of the sharding; None if it has none."""
-    found = get_xla_op_sharding(t)
-    return None if found is None else int(found.effective_type)
+    sharding = get_xla_op_sharding(t)
+    return None if sharding is None else int(sharding.effective_type)
 
 
 def get_local_shards(tensors: Sequence[torch.Tensor]) -> list[list[tuple[torch.Tensor, str]]]:
     """For each tensor, data (padded, on the CPU) and device of each shard of this process."""
-    found = [local_shards.local_shards(unwrap_sharded_tensor(t)) for t in tensors]
-    return [[(shard.data, shard.shard_device) for shard in shards] for shards in found]
+    shards_by_tensor = [local_shards.local_shards(unwrap_sharded_tensor(t)) for t in tensors]
+    return [[(shard.data, shard.shard_device) for shard in shards] for shards in shards_by_tensor]
 
 
 def get_local_shard_replica_and_indices(tensors: Sequence[torch.Tensor]) -> list[list[tuple[int, list[slice] | EllipsisType]]]:
     """For each tensor, the replica id and the indices of each shard of this process."""
-    found = [local_shards.local_shards(unwrap_sharded_tensor(t)) for t in tensors]
-    return [[(shard.replica_id, shard.indices) for shard in shards] for shards in found]
+    shards_by_tensor = [local_shards.local_shards(unwrap_sharded_tensor(t)) for t in tensors]
+    return [[(shard.replica_id, shard.indices) for shard in shards] for shards in shards_by_tensor]
 
 
 def load_local_shards(t: torch.Tensor, shards: Sequence[torch.Tensor], devices: Sequence[str]) -> None:
     """Overwrite `t` with padded shards, one for each of this process's devices (`CPU:0`, …). Raises as `load_local_shards_`."""
     inner = unwrap_sharded_tensor(t)
     present = local_shards.local_shards(inner)
-    wanted = [shard.shard_device for shard in present]
-    if sorted(devices) != sorted(wanted) or len(shards) != len(devices):
-        raise AnnotationError(f"there is one shard for each of the devices {wanted}, got {len(shards)} shards for {list(devices)}")
-    given = dict(zip(devices, shards, strict=True))
-    local_shards.load_local_shards(inner, [replace(one, data=given[one.shard_device]) for one in present])
+    expected = [shard.shard_device for shard in present]
+    if sorted(devices) != sorted(expected) or len(shards) != len(devices):
+        raise AnnotationError(f"there is one shard for each of the devices {expected}, got {len(shards)} shards for {list(devices)}")
+    data_by_device = dict(zip(devices, shards, strict=True))
+    local_shards.load_local_shards(inner, [replace(shard, data=data_by_device[shard.shard_device]) for shard in present])
 
 
 def global_tensor_from_cpu_shards(
     shards: Sequence[torch.Tensor], sharding: OpSharding, global_shape: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """The tensor of `global_shape` (that of shards without padding if None) whose padded shards this process's devices get.
+    """Make the tensor of `global_shape` out of the padded shards of this process's devices; None: the shards have no padding.
 
     Raises RuntimeError for shards that do not fit.
     """
@@ -128,21 +128,21 @@ def global_tensor_from_cpu_shards(
         raise AnnotationError(f"{len(shards)} shards were given for the {len(client().devices)} devices of this process: give one for each")
     tiles = tile_counts(sharding, shards[0].dim())
     shape = tuple(map(operator.mul, shards[0].shape, tiles)) if global_shape is None else tuple(global_shape)
-    wanted = _checked(sharding, shape)
+    annotation = _checked(sharding, shape)
     padded = shard_shape(sharding, shape)
     if any(tuple(shard.shape) != padded for shard in shards):
         raise AnnotationError(
             f"shards of shape {shape} under {sharding} have shape {padded}, got {[tuple(shard.shape) for shard in shards]}"
         )
-    whole = shards[0] if sharding.effective_type is ShardingType.REPLICATED else torch.zeros(shape, dtype=shards[0].dtype)
-    made = upload_sharded(whole, sharding_for_programs(wanted))
-    annotate(made, wanted)
+    initial = shards[0] if sharding.effective_type is ShardingType.REPLICATED else torch.zeros(shape, dtype=shards[0].dtype)
+    tensor = upload_sharded(initial, sharding_for_programs(annotation))
+    annotate(tensor, annotation)
     # Replicated: the first shard is all of it, and uploaded.
-    if whole is shards[0]:
-        return made
-    like = local_shards.local_shards(made)
-    local_shards.load_local_shards(made, [replace(one, data=data) for data, one in zip(shards, like, strict=True)])
-    return made
+    if initial is shards[0]:
+        return tensor
+    own_shards = local_shards.local_shards(tensor)
+    local_shards.load_local_shards(tensor, [replace(shard, data=data) for data, shard in zip(shards, own_shards, strict=True)])
+    return tensor
 
 
 def spmd_full_to_shard_shape(t: torch.Tensor) -> torch.Tensor:
@@ -156,12 +156,12 @@ def spmd_shard_to_full_shape(
 ) -> torch.Tensor:
     """The tensor of `full_shape` with this sharding, whose shards the devices hold. Raises as `disable_manual_sharding`."""
     inner = unwrap_sharded_tensor(t)
-    wanted = _checked(sharding, full_shape)
+    annotation = _checked(sharding, full_shape)
     check_is_shard(inner, sharding, full_shape)
-    whole = leave_manual(inner, region_sharding(wanted), tuple(full_shape))
-    whole = whole if dtype is None else whole.to(dtype)
-    annotate(whole, wanted)
-    return whole
+    full = leave_manual(inner, region_sharding(annotation), tuple(full_shape))
+    full = full if dtype is None else full.to(dtype)
+    annotate(full, annotation)
+    return full
 
 
 def xla_spmd_all_reduce(reduce_type: str, input: torch.Tensor, scale: float, replica_groups: Sequence[Sequence[int]]) -> torch.Tensor:

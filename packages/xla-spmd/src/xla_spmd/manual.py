@@ -38,7 +38,7 @@ class Enter(torch.autograd.Function):
 
 
 class Leave(torch.autograd.Function):
-    """The other way round."""
+    """From each device's shard of a tensor to the tensor."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, sharding: NamedSharding, shape: tuple[int, ...]) -> torch.Tensor:
@@ -52,22 +52,22 @@ class Leave(torch.autograd.Function):
         return enter_manual(unwrap_sharded_tensor(grad), ctx.sharding), None, None
 
 
-def _sharding(what: str, shape: Sequence[int], mesh: AnyMesh | None, partition_spec: PartitionSpec) -> tuple[Annotation, NamedSharding]:
-    check_mode(what)
+def _sharding(caller: str, shape: Sequence[int], mesh: AnyMesh | None, partition_spec: PartitionSpec) -> tuple[Annotation, NamedSharding]:
+    check_mode(caller)
     chosen = get_global_mesh() if mesh is None else mesh
     if chosen is None:
-        raise AnnotationError(f"{what} needs a mesh: give mesh=, or set one with set_global_mesh")
-    wanted = annotation_for(shape, chosen, partition_spec)
-    return wanted, region_sharding(wanted)
+        raise AnnotationError(f"{caller} needs a mesh: give mesh=, or set one with set_global_mesh")
+    annotation = annotation_for(shape, chosen, partition_spec)
+    return annotation, region_sharding(annotation)
 
 
-def region_sharding(wanted: Annotation) -> NamedSharding:
+def region_sharding(annotation: Annotation) -> NamedSharding:
     """The sharding by which a region begins or ends. Raises AnnotationError if programs cannot hold it."""
-    sharding_for_programs(wanted)  # the first one may choose the order of the devices
-    sharding = named_sharding(wanted.sharding)
+    sharding_for_programs(annotation)  # the first one may choose the order of the devices
+    sharding = named_sharding(annotation.sharding)
     if sharding is None:
         raise AnnotationError(
-            f"a manual region over {wanted.sharding} needs another order of devices than programs run in: use one mesh everywhere"
+            f"a manual region over {annotation.sharding} needs another order of devices than programs run in: use one mesh everywhere"
         )
     return sharding
 
@@ -76,21 +76,21 @@ def check_is_shard(t: torch.Tensor, sharding: OpSharding, full_shape: Sequence[i
     """Raise AnnotationError (a RuntimeError) unless `t` is a shard, in a manual region, of a tensor of `full_shape`."""
     if not is_manual(t):
         raise AnnotationError(f"a tensor of shape {tuple(t.shape)} is no shard: only what comes from enable_manual_sharding is")
-    wanted = shard_shape(sharding, full_shape)
-    if tuple(t.shape) != wanted:
-        raise AnnotationError(f"shards of a tensor of shape {tuple(full_shape)} under {sharding} have shape {wanted}, not {tuple(t.shape)}")
+    padded = shard_shape(sharding, full_shape)
+    if tuple(t.shape) != padded:
+        raise AnnotationError(f"shards of a tensor of shape {tuple(full_shape)} under {sharding} have shape {padded}, not {tuple(t.shape)}")
 
 
 @budget()
 def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: AnyMesh | None = None) -> XLAShardedTensor:
-    """Shard `t`; gives each device's shard of it: what is recorded over that runs on each device by itself.
+    """Shard `t` and return each device's shard: operations on it run on each device by itself.
 
     Until `disable_manual_sharding` the code sees one shard and issues its own collectives. Gradients flow back as shards of the
     global gradient; of what entered replicated (None in the spec), one device's gradient counts: if the devices used it for
     different data, sum the gradients with a collective. mesh: the global one if None. Raises as `mark_sharding`.
     """
-    wanted, sharding = _sharding("enable_manual_sharding", t.shape, mesh, partition_spec)
-    annotate(unwrap_sharded_tensor(t), wanted)
+    annotation, sharding = _sharding("enable_manual_sharding", t.shape, mesh, partition_spec)
+    annotate(unwrap_sharded_tensor(t), annotation)
     return wrap_as_sharded_tensor(Enter.apply(t, sharding))  # type: ignore[no-untyped-call]
 
 
@@ -98,13 +98,13 @@ def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, me
 def disable_manual_sharding(
     t: torch.Tensor, partition_spec: PartitionSpec, full_shape: Sequence[int], *, mesh: AnyMesh | None = None
 ) -> XLAShardedTensor:
-    """The tensor of `full_shape`, sharded so, whose shards the devices hold. Raises as `mark_sharding`, and for what is no shard."""
-    wanted, sharding = _sharding("disable_manual_sharding", full_shape, mesh, partition_spec)
+    """Join each device's shard to the tensor of `full_shape` with this sharding. Raises as `mark_sharding`, and for what is no shard."""
+    annotation, sharding = _sharding("disable_manual_sharding", full_shape, mesh, partition_spec)
     inner = unwrap_sharded_tensor(t)
-    check_is_shard(inner, wanted.sharding, full_shape)
-    whole = Leave.apply(t, sharding, tuple(full_shape))  # type: ignore[no-untyped-call]
-    annotate(unwrap_sharded_tensor(whole), wanted)
-    return wrap_as_sharded_tensor(whole)
+    check_is_shard(inner, annotation.sharding, full_shape)
+    full = Leave.apply(t, sharding, tuple(full_shape))  # type: ignore[no-untyped-call]
+    annotate(unwrap_sharded_tensor(full), annotation)
+    return wrap_as_sharded_tensor(full)
 
 
 def mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:

@@ -19,10 +19,10 @@ from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import XLAShardedTensor, is_traced, unwrap_sharded_tensor, wrap_as_sharded_tensor, wrap_over
 
 
-def check_mode(what: str) -> None:
+def check_mode(caller: str) -> None:
     """Raise AnnotationError (a RuntimeError) outside SPMD mode."""
     if not is_spmd():
-        raise AnnotationError(f"{what} needs SPMD mode: call torch_xla.runtime.use_spmd() at the start of the program")
+        raise AnnotationError(f"{caller} needs SPMD mode: call torch_xla.runtime.use_spmd() at the start of the program")
 
 
 def check_mesh(mesh: Mesh) -> None:
@@ -37,15 +37,15 @@ def check_mesh(mesh: Mesh) -> None:
 
 def annotation_for(shape: Sequence[int], mesh: AnyMesh, partition_spec: PartitionSpec) -> Annotation:
     """The annotation for a tensor of this shape. Raises DeviceCountError, AxisError, PartitionSpecError for what does not fit."""
-    over = as_mesh(mesh)
-    check_mesh(over)
-    sharding = over.get_op_sharding(partition_spec)
+    xla_mesh = as_mesh(mesh)
+    check_mesh(xla_mesh)
+    sharding = xla_mesh.get_op_sharding(partition_spec)
     spec = tuple(partition_spec)
     if len(spec) != len(shape):
         raise AxisError(
             f"Partition spec length ({len(spec)}) should be equal to the input rank ({len(shape)}): {spec} for shape {tuple(shape)}"
         )
-    return Annotation(sharding, over, spec)
+    return Annotation(sharding, xla_mesh, spec)
 
 
 @budget(compiles=None)
@@ -60,17 +60,17 @@ def mark_sharding(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec,
     if (use_dynamo_custom_op and torch.compiler.is_compiling()) or is_traced(t):
         return _mark_in_graph(t, mesh, partition_spec)
     check_mode("mark_sharding")
-    wanted = annotation_for(t.shape, mesh, partition_spec)
-    annotate(unwrap_sharded_tensor(t), wanted)
+    annotation = annotation_for(t.shape, mesh, partition_spec)
+    annotate(unwrap_sharded_tensor(t), annotation)
     counter_add("XlaMarkSharding")
-    return wrap_over(mesh, t, mesh.shape, wanted.spec)
+    return wrap_over(mesh, t, mesh.shape, annotation.spec)
 
 
 def _mark_in_graph(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
     """`t`, marked by an operator (`operators.py`) of the graph that is being traced."""
-    over = as_mesh(mesh)
-    spec, names = str(tuple(partition_spec)), str(over.axis_names)
-    marked = torch.ops.xla.dynamo_mark_sharding(t, list(over.flat_ids), list(over.mesh_shape), names, spec)
+    xla_mesh = as_mesh(mesh)
+    spec, names = str(tuple(partition_spec)), str(xla_mesh.axis_names)
+    marked = torch.ops.xla.dynamo_mark_sharding(t, list(xla_mesh.flat_ids), list(xla_mesh.mesh_shape), names, spec)
     return cast(XLAShardedTensor, marked)  # a plain tensor while the graph is traced
 
 

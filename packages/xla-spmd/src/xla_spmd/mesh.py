@@ -1,4 +1,4 @@
-"""Meshes: device ids in a shape whose axes tensors are split along. Values, which may be larger than the hardware at hand."""
+"""Meshes: device ids in a shape along whose axes tensors are split. A mesh is a value, and may be larger than the hardware at hand."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from xla_spmd.specs import IndexedSpec, PartitionSpec, op_sharding_of, translate
 
 
 class _Shardings:
-    """The shardings made for a mesh so far, and which of them were counted."""
+    """A cache of the shardings made for a mesh, and which of them are in the counter."""
 
     def __init__(self) -> None:
         self.shardings: dict[IndexedSpec, OpSharding] = {}
         self.counted: dict[IndexedSpec, object] = {}
 
     def of(self, mesh: Mesh, spec: IndexedSpec) -> OpSharding:
-        """The sharding of a spec; the very same each time."""
-        found = self.shardings.get(spec)
-        # Of two threads that make one at once, both get that of the first.
-        return self.shardings.setdefault(spec, op_sharding_of(mesh, spec)) if found is None else found
+        """The sharding of a spec, the same object each time."""
+        sharding = self.shardings.get(spec)
+        # If two threads make one at once, both get the first.
+        return self.shardings.setdefault(spec, op_sharding_of(mesh, spec)) if sharding is None else sharding
 
     def count(self, spec: IndexedSpec) -> None:
         """Count a spec, if this is the first time."""
@@ -47,11 +47,11 @@ class _Shardings:
             counter_add("CreateOpSharding")
 
 
-_shared: WeakValueDictionary[tuple[Any, ...], _Shardings] = WeakValueDictionary()  # among equal meshes, for as long as one is there
+_shared: WeakValueDictionary[tuple[Any, ...], _Shardings] = WeakValueDictionary()  # among equal meshes, as long as one of them lives
 
 
 class MeshShape(tuple[int, ...]):
-    """The size of each axis, a tuple as torch's device meshes have it. Called, it gives the sizes by name."""
+    """The size of each axis: a tuple, as in torch's device meshes, that returns the sizes by name when it is called."""
 
     names: tuple[str, ...] | None = None
 
@@ -91,9 +91,9 @@ class Mesh:
     @property
     def shape(self) -> MeshShape:
         """The size of each axis as a tuple; `shape()` is a dict of them by name, or by index where axes have no names."""
-        found = MeshShape(self.mesh_shape)
-        found.names = self.axis_names
-        return found
+        shape = MeshShape(self.mesh_shape)
+        shape.names = self.axis_names
+        return shape
 
     @property
     def ndim(self) -> int:
@@ -148,14 +148,14 @@ class Mesh:
         Raises AxisError for an axis out of range or used twice, PartitionSpecError for an unknown name or entry.
         """
         spec = translate_named_partition_spec(self, partition_spec)
-        found = self._shardings.of(self, spec)
+        sharding = self._shardings.of(self, spec)
         self._shardings.count(spec)
-        return found
+        return sharding
 
     def _get_op_sharding_args(self, partition_spec: PartitionSpec) -> tuple[list[Any], list[Any], list[list[int]], int]:
         """Tile assignment, group assignment, replication groups, all as lists of their own, and the type. Raises as `get_op_sharding`."""
-        found = self._shardings.of(self, translate_named_partition_spec(self, partition_spec))
-        return found.tile_assignment.tolist(), found.group_assignment.tolist(), found.replication_groups.tolist(), int(found.type)
+        full = self._shardings.of(self, translate_named_partition_spec(self, partition_spec))
+        return full.tile_assignment.tolist(), full.group_assignment.tolist(), full.replication_groups.tolist(), int(full.type)
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
@@ -166,7 +166,7 @@ class Mesh:
         return _shared.setdefault(self._key, _Shardings())
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy finds the caches of its equals in its own process.
+        # A copy shares the caches of equal meshes in its own process.
         return {name: value for name, value in vars(self).items() if name not in ("_key", "_shardings", "device_mesh")}
 
     def __eq__(self, other: object) -> bool:
@@ -231,7 +231,7 @@ AnyMesh = Mesh | DeviceMesh
 
 
 def as_mesh(mesh: AnyMesh) -> Mesh:
-    """The mesh over all devices that is meant: of a slice, its axes first, then one more for the devices that it leaves out.
+    """Convert a mesh to one over all devices: a slice gets one more axis, the last, for the devices that it leaves out.
 
     Raises PartitionSpecError (a ValueError) for what is no mesh of `xla` devices, MeshError if it has other ids than 0 to n-1.
     """
@@ -246,12 +246,12 @@ def as_mesh(mesh: AnyMesh) -> Mesh:
 def _as_mesh(mesh: DeviceMesh) -> Mesh:
     if mesh.device_type != "xla":
         raise PartitionSpecError(f"the mesh is one of {mesh.device_type} devices: make it with DeviceMesh('xla', …)")
-    every = all_submeshes(mesh)
-    shape, names = tuple(every.shape[1:]), mesh.mesh_dim_names
-    if len(every) == 1:
-        return Mesh(every.flatten().tolist(), shape, names)
-    other = None if names is None else (*names, _COPIES + "_" * sum(name.startswith(_COPIES) for name in names))
-    return Mesh(every.movedim(0, -1).flatten().tolist(), (*shape, len(every)), other)
+    submeshes = all_submeshes(mesh)
+    shape, names = tuple(submeshes.shape[1:]), mesh.mesh_dim_names
+    if len(submeshes) == 1:
+        return Mesh(submeshes.flatten().tolist(), shape, names)
+    axis_names = None if names is None else (*names, _COPIES + "_" * sum(name.startswith(_COPIES) for name in names))
+    return Mesh(submeshes.movedim(0, -1).flatten().tolist(), (*shape, len(submeshes)), axis_names)
 
 
 def named_axes(mesh: Mesh) -> tuple[str, ...]:
@@ -284,5 +284,5 @@ def set_global_mesh(mesh: AnyMesh | None) -> None:
 
 @budget()
 def get_global_mesh() -> AnyMesh | None:
-    """The very mesh that was set, else None."""
+    """The mesh that was set, the same object; None if none was."""
     return _global_mesh

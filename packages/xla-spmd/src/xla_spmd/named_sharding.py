@@ -16,7 +16,7 @@ from xla_spmd.op_sharding import Ids, OpSharding, ShardingType
 
 def device_order() -> Ids:
     """The device ids of this job, in the order in which programs run over them."""
-    ids = {device: number for number, device in enumerate(physical_devices())}
+    ids = {device: index for index, device in enumerate(physical_devices())}
     return np.array([ids[device] for device in _devices().flat], np.int64)
 
 
@@ -27,21 +27,21 @@ def _devices() -> np.ndarray[Any, Any]:
 
 def replicated() -> NamedSharding:
     """The sharding of data that every device holds all of."""
-    found: Any = client().default_shardings[0]
-    named: NamedSharding = found
+    default: Any = client().default_shardings[0]
+    named: NamedSharding = default
     return named
 
 
 def named_sharding(sharding: OpSharding) -> NamedSharding | None:
-    """The same sharding for programs; None where only another order of devices could say it."""
+    """The JAX sharding over the devices in program order; None if the sharding needs another order."""
     return replicated() if sharding.effective_type is ShardingType.REPLICATED else _over_programs(sharding, replicated())
 
 
 @lru_cache(maxsize=1024)
 def in_own_order(sharding: OpSharding) -> NamedSharding:
-    """The same sharding over the devices in the order of its tiles."""
+    """The JAX sharding over the devices in the order of its tiles."""
     tiles = sharding.tiles
-    names = [f"axis{number}" for number in range(tiles.ndim)]
+    names = [f"axis{index}" for index in range(tiles.ndim)]
     devices = np.array(physical_devices(), object)[tiles]
     return NamedSharding(jax.sharding.Mesh(devices, names), PartitionSpec(*names[:-1]))
 
@@ -55,7 +55,7 @@ def _over_programs(sharding: OpSharding, default: NamedSharding) -> NamedShardin
         return None
     outermost_first = sorted({stride for steps in strides for _, stride in steps}, reverse=True)
     sizes = {stride: size for steps in strides for size, stride in steps}
-    names = {stride: f"axis{number}" for number, stride in enumerate(outermost_first)}
+    names = {stride: f"axis{index}" for index, stride in enumerate(outermost_first)}
     mesh = jax.sharding.Mesh(devices.reshape([sizes[stride] for stride in outermost_first]), tuple(names.values()))
     spec = [tuple(names[stride] for _, stride in steps) or None for steps in strides[:-1]]
     return NamedSharding(mesh, PartitionSpec(*spec))
@@ -66,21 +66,21 @@ def _strides(positions: Ids) -> list[list[tuple[int, int]]] | None:
 
     None if the positions are no transposition of a box in row-major order.
     """
-    found: list[list[tuple[int, int]]] = []
+    steps_by_dim: list[list[tuple[int, int]]] = []
     for dim, size in enumerate(positions.shape):
         line = np.moveaxis(positions, dim, 0).reshape(size, -1)[:, 0]
-        found.append(_axes(line - line[0]))
+        steps_by_dim.append(_axes(line - line[0]))
     flat = np.zeros((), np.int64)
-    for steps in found:
+    for steps in steps_by_dim:
         digits = np.zeros(1, np.int64)
         for size, stride in steps:
             digits = (digits[:, None] + stride * np.arange(size)).reshape(-1)
         flat = flat[..., None] + digits
-    return found if np.array_equal(flat, positions) else None
+    return steps_by_dim if np.array_equal(flat, positions) else None
 
 
 def _axes(line: Ids) -> list[tuple[int, int]]:
-    """(size, stride) of the nested regular runs of a line of positions, outermost first; what is irregular shows when put together."""
+    """(size, stride) of the nested regular runs of a line of positions, outermost first; stride -1 if the line is irregular."""
     steps: list[tuple[int, int]] = []
     while len(line) > 1:
         stride = int(line[1])

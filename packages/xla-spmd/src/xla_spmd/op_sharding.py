@@ -51,7 +51,7 @@ class OpSharding:
         for name in ("tile_assignment", "group_assignment", "replication_groups"):
             object.__setattr__(self, name, _frozen(getattr(self, name), name))
         if self.type not in list(_KINDS):
-            raise ShardingError(f"a sharding is one of {', '.join(known.name for known in _KINDS)}, got {self.type!r}")
+            raise ShardingError(f"a sharding is one of {', '.join(kind.name for kind in _KINDS)}, got {self.type!r}")
         object.__setattr__(self, "type", ShardingType(self.type))
         if self.type is ShardingType.PARTIAL:
             self._check_groups()
@@ -63,8 +63,8 @@ class OpSharding:
 
     def _check_groups(self) -> None:
         groups = self.replication_groups
-        numbers = np.sort(self.group_assignment.ravel())
-        if groups.ndim != 2 or not groups.size or not np.array_equal(numbers, np.arange(len(groups))):
+        indices = np.sort(self.group_assignment.ravel())
+        if groups.ndim != 2 or not groups.size or not np.array_equal(indices, np.arange(len(groups))):
             raise ShardingError(
                 f"a partial sharding has groups of equal size, each assigned to one tile, got groups {groups.tolist()}"
                 f" and their assignment {self.group_assignment.tolist()}"
@@ -96,7 +96,7 @@ class OpSharding:
 
     @cached_property
     def text(self) -> str:
-        """HLO's text of it, with the ids spelled out, such as `{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}`."""
+        """HLO's text of the sharding, with the ids spelled out, such as `{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}`."""
         if self.effective_type in (ShardingType.MANUAL, ShardingType.REPLICATED):
             return f"{{{self.effective_type.name.lower()}}}"
         partial = self.effective_type is ShardingType.PARTIAL
@@ -122,14 +122,14 @@ class OpSharding:
         return f"OpSharding({self.text!r})"
 
 
-def _frozen(ids: Any, what: str) -> Ids:
-    """A read-only array of its own. Raises ShardingError if the ids are not a regular array of integers."""
+def _frozen(ids: Any, field: str) -> Ids:
+    """A read-only copy of the ids. Raises ShardingError if the ids are not a regular array of integers."""
     try:
         array = np.array(ids)
     except ValueError as error:
-        raise ShardingError(f"{what}: lists of one length each, got {ids}") from error
+        raise ShardingError(f"{field}: lists of one length each, got {ids}") from error
     if array.size and array.dtype.kind not in "iu":
-        raise ShardingError(f"{what} holds integers, got {ids}")
+        raise ShardingError(f"{field} holds integers, got {ids}")
     array = array.astype(np.int64, copy=False)
     array.setflags(write=False)
     return array
@@ -149,13 +149,13 @@ _TILED = re.compile(
 
 def parse(text: str) -> OpSharding:
     """The sharding behind HLO's text of one tensor's sharding. Raises ShardingError if it is not one, or not of a kind used here."""
-    for known in (REPLICATED, MANUAL):
-        if text == known.text:
-            return known
-    found = _TILED.fullmatch(text)
-    if found is None:
+    for sharding in (REPLICATED, MANUAL):
+        if text == sharding.text:
+            return sharding
+    match = _TILED.fullmatch(text)
+    if match is None:
         raise ShardingError(f"this is no text of a sharding such as {{replicated}} or {{devices=[2,1]0,1}}: {text!r}")
-    dims, spelled, source, order, partial = found.groups()
+    dims, spelled, source, order, partial = match.groups()
     try:
         ids = np.array(_numbers(spelled)) if spelled else np.arange(math.prod(_numbers(source))).reshape(_numbers(source))
         grid = (ids.transpose(_numbers(order)) if order else ids).reshape(_numbers(dims))

@@ -23,14 +23,14 @@ _LINEAR = "einsum_linear_forward"
 _LINEAR_GRADIENTS = "einsum_linear_backward"
 
 
-def constrained(t: torch.Tensor, wanted: Annotation) -> torch.Tensor:
+def constrained(t: torch.Tensor, annotation: Annotation) -> torch.Tensor:
     """A new tensor with the data of `t`, plain and without history, with this sharding. Raises AnnotationError outside SPMD mode."""
     check_mode("sharding a tensor")
-    if wanted.mesh is not None and is_traced(t):
-        traced: torch.Tensor = torch.ops.xla.aot_mark_sharding(t, str(wanted.mesh), str(wanted.spec))
+    if annotation.mesh is not None and is_traced(t):
+        traced: torch.Tensor = torch.ops.xla.aot_mark_sharding(t, str(annotation.mesh), str(annotation.spec))
         return traced
     fresh = clear_sharding(unwrap_sharded_tensor(t).detach().clone())
-    annotate(fresh, wanted)
+    annotate(fresh, annotation)
     return fresh
 
 
@@ -38,10 +38,10 @@ def _mark(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
     """A new tensor with this sharding; a copy where there is no data to shard: while a graph is traced."""
     if not has_data(t):
         return t.clone()
-    found = Mesh.from_str(mesh)
-    if found is None:
+    parsed = Mesh.from_str(mesh)
+    if parsed is None:
         raise MeshError(f"{_MARK} takes the text of a mesh, as str(mesh) gives it, got {mesh!r}")
-    return constrained(t, annotation_for(t.shape, found, ast.literal_eval(partition_spec)))
+    return constrained(t, annotation_for(t.shape, parsed, ast.literal_eval(partition_spec)))
 
 
 @budget()
@@ -82,15 +82,15 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 def _linear_gradients(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: Sequence[bool]) -> list[torch.Tensor]:
     """The wanted gradients, of input, weight and bias."""
     if has_data(x):
-        return [found for found in torch.ops.aten.linear_backward(x, grad, weight, list(wanted)) if found is not None]
-    found = []
+        return [gradient for gradient in torch.ops.aten.linear_backward(x, grad, weight, list(wanted)) if gradient is not None]
+    gradients = []
     if wanted[0]:
-        found.append(torch.einsum("...m,mn->...n", grad, weight))
+        gradients.append(torch.einsum("...m,mn->...n", grad, weight))
     if wanted[1]:
-        found.append(torch.einsum("...m,...n->mn", grad, x))
+        gradients.append(torch.einsum("...m,...n->mn", grad, x))
     if wanted[2]:
-        found.append(torch.einsum("...m->m", grad))
-    return found
+        gradients.append(torch.einsum("...m->m", grad))
+    return gradients
 
 
 def _define(schema: str, kernel: Any, key: str = "CompositeExplicitAutograd") -> None:

@@ -34,63 +34,63 @@ def convert_to_xla_partition_spec(
     placement_spec: for each mesh axis Shard, Replicate, or, with mesh_shape, _StridedShard. Raises ValueError for other placements, and
     dimensions out of range.
     """
-    found: list[list[int]] = [[] for _ in range(tensor.dim())]
-    # From the last axis on, since a strided one goes behind later ones.
+    axes_by_dim: list[list[int]] = [[] for _ in range(tensor.dim())]
+    # From the last axis to the first, since a strided placement goes behind later axes.
     for axis, placement in reversed(list(enumerate(placement_spec))):
         if isinstance(placement, (Shard, StridedShard)):
             if not -tensor.dim() <= placement.dim < tensor.dim():
                 raise PartitionSpecError(f"{placement} splits a dimension that a tensor of shape {tuple(tensor.shape)} does not have")
-            axes = found[placement.dim]
+            axes = axes_by_dim[placement.dim]
             axes.insert(_position(placement, axes, mesh_shape), axis)
         elif type(placement) is not Replicate:
             raise PartitionSpecError(
                 f"only Shard and Replicate can be placed on an xla mesh, got {placement} for axis {axis}: tensors are whole in SPMD mode, "
                 "and the compiler sums what is partial"
             )
-    return spec_from_axes(found)
+    return spec_from_axes(axes_by_dim)
 
 
 def _position(placement: Any, axes: list[int], mesh_shape: Sequence[int] | None) -> int:
     """Where an axis goes among the later ones that split the same dimension, outermost first."""
     factor = placement.split_factor if isinstance(placement, StridedShard) else 1
     sizes = [1 if mesh_shape is None else mesh_shape[axis] for axis in axes]
-    fitting = [place for place in range(len(axes) + 1) if math.prod(sizes[:place]) == factor]
-    if not fitting:
+    positions = [index for index in range(len(axes) + 1) if math.prod(sizes[:index]) == factor]
+    if not positions:
         raise PartitionSpecError(
             f"{placement} needs later mesh axes that split its dimension, and into {factor}; these split it by {sizes}"
         )
-    return fitting[0]
+    return positions[0]
 
 
 def placed(tensor: torch.Tensor, mesh: AnyMesh, placements: Sequence[Placement] | None) -> tuple[Mesh, PartitionSpec]:
     """Mesh and partition spec of a tensor with these placements (None: replicated). Raises ValueError if they do not fit the mesh."""
-    found = as_mesh(mesh)
-    wanted = [Replicate()] * mesh.ndim if placements is None else list(placements)
-    if len(wanted) != mesh.ndim:
-        raise PartitionSpecError(f"a mesh of shape {tuple(mesh.shape)} needs {mesh.ndim} placements, got {wanted}")
-    return found, convert_to_xla_partition_spec(tensor, wanted, found.mesh_shape)
+    xla_mesh = as_mesh(mesh)
+    axis_placements = [Replicate()] * mesh.ndim if placements is None else list(placements)
+    if len(axis_placements) != mesh.ndim:
+        raise PartitionSpecError(f"a mesh of shape {tuple(mesh.shape)} needs {mesh.ndim} placements, got {axis_placements}")
+    return xla_mesh, convert_to_xla_partition_spec(tensor, axis_placements, xla_mesh.mesh_shape)
 
 
 @lru_cache(maxsize=256)
-def axes_in(mesh: AnyMesh, whole: Mesh) -> tuple[int, ...] | None:
-    """The axes of `whole` that `mesh` is a slice of, by its names; None if it is none of these."""
-    if as_mesh(mesh) == whole:
+def axes_in(mesh: AnyMesh, full_mesh: Mesh) -> tuple[int, ...] | None:
+    """The axes of `full_mesh` that make up `mesh`, its slice by name; None if it is no slice of it."""
+    if as_mesh(mesh) == full_mesh:
         return tuple(range(mesh.ndim))
     names = mesh.mesh_dim_names
-    if not names or not whole.axis_names or not set(names) <= set(whole.axis_names):
+    if not names or not full_mesh.axis_names or not set(names) <= set(full_mesh.axis_names):
         return None
-    axes = tuple([whole.axis_names.index(name) for name in names])
-    return axes if list(axes) == sorted(axes) and as_mesh(whole[names]) == as_mesh(mesh) else None
+    axes = tuple([full_mesh.axis_names.index(name) for name in names])
+    return axes if list(axes) == sorted(axes) and as_mesh(full_mesh[names]) == as_mesh(mesh) else None
 
 
 def axes_by_dimension(mesh: Mesh, spec: PartitionSpec) -> list[tuple[int, ...]]:
     """The mesh axes that split each dimension, outermost first."""
-    found = translate_named_partition_spec(mesh, spec)
-    return [() if entry is None else (entry,) if isinstance(entry, int) else entry for entry in found]
+    indexed = translate_named_partition_spec(mesh, spec)
+    return [() if entry is None else (entry,) if isinstance(entry, int) else entry for entry in indexed]
 
 
 def spec_from_axes(dimensions: Iterable[Sequence[int]]) -> PartitionSpec:
-    """The other way round."""
+    """The partition spec in which these mesh axes split each dimension."""
     return tuple([None if not axes else axes[0] if len(axes) == 1 else tuple(axes) for axes in dimensions])
 
 
@@ -117,12 +117,12 @@ def mesh_and_spec(tensor: Any) -> tuple[AnyMesh, PartitionSpec]:
 def placements_of(tensor: Any) -> tuple[Placement, ...]:
     """For each mesh axis Shard or Replicate; _StridedShard if a later axis splits the same dimension first."""
     mesh, spec = mesh_and_spec(tensor)
-    found: list[Placement] = [Replicate()] * mesh.ndim
+    placements: list[Placement] = [Replicate()] * mesh.ndim
     for dim, axes in enumerate(axes_by_dimension(as_mesh(mesh), spec)):
-        for place, axis in enumerate(axes):
-            later = [outer for outer in axes[:place] if outer > axis]
-            found[axis] = StridedShard(dim, split_factor=math.prod(mesh.shape[outer] for outer in later)) if later else Shard(dim)
-    return tuple(found)
+        for index, axis in enumerate(axes):
+            later = [outer for outer in axes[:index] if outer > axis]
+            placements[axis] = StridedShard(dim, split_factor=math.prod(mesh.shape[outer] for outer in later)) if later else Shard(dim)
+    return tuple(placements)
 
 
 def device_mesh_of(mesh: AnyMesh) -> DeviceMesh:

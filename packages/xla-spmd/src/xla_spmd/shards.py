@@ -31,10 +31,10 @@ def tile_counts(sharding: OpSharding, rank: int) -> Shape:
 
     Raises ShardingError if the sharding is for another rank, or manual: then only the program knows what the shards are.
     """
-    kind = sharding.effective_type
-    if kind is ShardingType.MANUAL:
+    sharding_type = sharding.effective_type
+    if sharding_type is ShardingType.MANUAL:
         raise ShardingError("a manual sharding does not say at which indices of a tensor its shards are: use disable_manual_sharding first")
-    if kind is ShardingType.REPLICATED:
+    if sharding_type is ShardingType.REPLICATED:
         return (1,) * rank
     if len(sharding.dims) != rank:
         raise ShardingError(f"the sharding {sharding} is for {len(sharding.dims)} dimensions, the tensor has {rank}")
@@ -56,11 +56,11 @@ def shard_indices(sharding: OpSharding, shape: Sequence[int], devices: Sequence[
         return [ShardIndex(..., int(device)) for device in devices]
     ids = sharding.tiles.ravel()
     order = np.argsort(ids)
-    found = order[np.searchsorted(ids, devices, sorter=order).clip(max=len(ids) - 1)]
-    unknown = np.asarray(devices)[ids[found] != devices].tolist()
+    positions = order[np.searchsorted(ids, devices, sorter=order).clip(max=len(ids) - 1)]
+    unknown = np.asarray(devices)[ids[positions] != devices].tolist()
     if unknown:
         raise ShardingError(f"devices {unknown} are not of the sharding {sharding}")
-    *tiles, replicas = np.unravel_index(found, sharding.tiles.shape)
+    *tiles, replicas = np.unravel_index(positions, sharding.tiles.shape)
     starts = [np.minimum(tile * shard, size) for tile, shard, size in zip(tiles, shards, shape, strict=True)]
     columns = [
         [slice(start, stop, 1) for start, stop in zip(begin.tolist(), np.minimum(begin + shard, size).tolist(), strict=True)]

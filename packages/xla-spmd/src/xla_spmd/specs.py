@@ -1,4 +1,4 @@
-"""From a mesh and a partition spec to a sharding: which mesh axes split which dimension, which device holds which tile."""
+"""Make a sharding of a mesh and a partition spec: which mesh axes split which dimension, which device holds which tile."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _axis(mesh: Axes, entry: Any, spec: object) -> int:
     if isinstance(entry, str):
         index = mesh.get_axis_name_idx(entry)
         if index is None:
-            known = ", ".join(mesh.axis_names) if mesh.axis_names else "no names, use indices"
-            raise PartitionSpecError(f"Axis name {entry!r} is not defined in mesh ({known}): partition spec {spec}")
+            names = ", ".join(mesh.axis_names) if mesh.axis_names else "no names, use indices"
+            raise PartitionSpecError(f"Axis name {entry!r} is not defined in mesh ({names}): partition spec {spec}")
         return index
     if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
         return operator.index(entry)
@@ -140,5 +140,5 @@ def op_sharding_of(mesh: Axes, spec: IndexedSpec) -> OpSharding:
     if not spec:
         return OpSharding(tiles, REPLICATED.group_assignment, REPLICATED.replication_groups, ShardingType.REPLICATED)
     kind = ShardingType.PARTIAL if tiles.ndim > len(spec) else sharding_type(spec, mesh.size())
-    whole = [dim for dim, entry in enumerate(spec) if entry is None]
-    return OpSharding(tiles, *_groups(kind, tiles, len(spec), whole), kind)
+    unsplit = [dim for dim, entry in enumerate(spec) if entry is None]
+    return OpSharding(tiles, *_groups(kind, tiles, len(spec), unsplit), kind)

@@ -32,7 +32,7 @@ _results = _Results()
 @budget()
 @contextmanager
 def no_dispatch() -> Iterator[None]:
-    """Operations on wrappers give plain tensors inside, in this thread, as if they were called with the tensors in the wrappers."""
+    """Let operations on wrappers return plain tensors inside, in this thread, as if they were called with the tensors in the wrappers."""
     before, _results.plain = _results.plain, True
     try:
         yield
@@ -54,7 +54,7 @@ class XLAShardedTensor(XLATensor):
     mesh_shape: tuple[int, ...] | None
     partition_spec: PartitionSpec | None
     _dtensor_spec: Any
-    _mesh: Any  # the mesh itself, or a torch DeviceMesh, where one was given; results of operators have that of an operand
+    _mesh: Any  # the Mesh or torch DeviceMesh, where one was given; results of operators have the mesh of an operand
 
     __torch_function__ = DISABLED_TORCH_FUNCTION
 
@@ -65,9 +65,9 @@ class XLAShardedTensor(XLATensor):
         inner = unwrap_sharded_tensor(elem)
         if tensor_behind(inner) is None:
             raise AnnotationError(f"only tensors on an xla device are sharded, got one on {inner.device}: move it with .to('xla') first")
-        found = _around(inner if type(inner) is XLATensor and not inner.requires_grad else _without_history(inner))
-        _shown_over(found, None, mesh_shape, partition_spec)
-        return found.requires_grad_(inner.requires_grad)
+        wrapper = _wrapper_of(inner if type(inner) is XLATensor and not inner.requires_grad else _without_history(inner))
+        _with_placement(wrapper, None, mesh_shape, partition_spec)
+        return wrapper.requires_grad_(inner.requires_grad)
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """`__new__` has done it."""
@@ -82,25 +82,25 @@ class XLAShardedTensor(XLATensor):
             wrappers[id(item.global_tensor)] = item
             return item.global_tensor
 
-        def like(found: XLAShardedTensor) -> XLAShardedTensor:
+        def like(wrapper: XLAShardedTensor) -> XLAShardedTensor:
             for operand in wrappers.values():
                 if operand._mesh is not None:
-                    found._mesh = operand._mesh
-                    if operand.shape == found.shape and _keeps_sharding(func):
-                        found.mesh_shape, found.partition_spec = operand.mesh_shape, operand.partition_spec
+                    wrapper._mesh = operand._mesh
+                    if operand.shape == wrapper.shape and _keeps_sharding(func):
+                        wrapper.mesh_shape, wrapper.partition_spec = operand.mesh_shape, operand.partition_spec
                     break
-            return found
+            return wrapper
 
         def outside(item: Any) -> Any:
             # Of this very type: wrappers are XLATensors too, and stay as they are.
             if type(item) is not XLATensor:
                 return item
             written = wrappers.get(id(item))  # what is written in place comes back as the object that it was
-            return like(_around(item)) if written is None else _refreshed(written)
+            return like(_wrapper_of(item)) if written is None else _refreshed(written)
 
         inner_args, inner_kwargs = tree_map(inside, (args, kwargs or {}))
-        found = func(*inner_args, **inner_kwargs)
-        return found if _results.plain else tree_map(outside, found)
+        result = func(*inner_args, **inner_kwargs)
+        return result if _results.plain else tree_map(outside, result)
 
     @property
     def data(self) -> torch.Tensor:
@@ -121,7 +121,7 @@ class XLAShardedTensor(XLATensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> XLAShardedTensor:
         fresh: XLAShardedTensor = super().__deepcopy__(memo)  # type: ignore[assignment]
-        return _shown_over(fresh, self._mesh, self.mesh_shape, self.partition_spec)
+        return _with_placement(fresh, self._mesh, self.mesh_shape, self.partition_spec)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled plain, as a parameter if it is one."""
@@ -138,8 +138,8 @@ class XLAShardedTensor(XLATensor):
     @property
     def sharding_type(self) -> ShardingType | None:
         """The type of the sharding; None if it has none."""
-        found = annotation_of(self.global_tensor)
-        return None if found is None else found.sharding.effective_type
+        annotation = annotation_of(self.global_tensor)
+        return None if annotation is None else annotation.sharding.effective_type
 
     @property
     def local_shards(self) -> list[XLAShard]:
@@ -190,7 +190,7 @@ class XLAShardedTensor(XLATensor):
         return redistributed
 
     def to_local(self, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
-        """The plain tensor, which in SPMD mode is the whole: for what each device has, see `local_shards`. Gradients flow back."""
+        """The plain tensor, which in SPMD mode is the whole tensor: for each device's shard see `local_shards`. Gradients flow back."""
         return support().to_local(self)
 
     def full_tensor(self, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
@@ -206,7 +206,7 @@ class XLAShardedTensor(XLATensor):
 
 
 def has_data(t: Any) -> bool:
-    """Whether `t` is on a device; False for what stands for it while a graph is traced."""
+    """Whether `t` is on a device; False for the fake tensor that stands for it while a graph is traced."""
     return isinstance(t, XLATensor) or tensor_behind(t) is not None
 
 
@@ -216,37 +216,37 @@ def is_traced(t: torch.Tensor) -> bool:
 
 
 def _without_history(tensor: torch.Tensor) -> Any:
-    """An xla tensor with the same data: of a parameter, what is behind it."""
-    found = tensor_behind(tensor)
-    return (tensor if found is None else found).detach()
+    """An xla tensor with the same data and no autograd history; of a plain tensor, the xla tensor behind it."""
+    inner = tensor_behind(tensor)
+    return (tensor if inner is None else inner).detach()
 
 
-def _around(inner: Any) -> XLAShardedTensor:
-    """A wrapper without autograd of its own, that shares all with the tensor inside."""
-    found = wrap_like(XLAShardedTensor, inner)
-    found.global_tensor = inner
-    found.mesh_shape = found.partition_spec = found._dtensor_spec = found._mesh = None
-    return found
+def _wrapper_of(inner: Any) -> XLAShardedTensor:
+    """A wrapper without autograd history that shares its data with the tensor inside."""
+    wrapper = wrap_like(XLAShardedTensor, inner)
+    wrapper.global_tensor = inner
+    wrapper.mesh_shape = wrapper.partition_spec = wrapper._dtensor_spec = wrapper._mesh = None
+    return wrapper
 
 
-# Besides the pointwise operators: what has the very data of its operand.
+# Operators besides the pointwise ones whose result has the data of their operand.
 _SAME_DATA = (torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch.ops.aten._to_copy.default)
 
 
 @cache
 def _keeps_sharding(operator: Any) -> bool:
-    """Whether a result of its operand's shape is sharded as that."""
+    """Whether a result of its operand's shape keeps the operand's sharding."""
     return torch.Tag.pointwise in getattr(operator, "tags", ()) or operator in _SAME_DATA
 
 
-def _shown_over(wrapper: XLAShardedTensor, mesh: Any, shape: Sequence[int] | None, spec: PartitionSpec | None) -> XLAShardedTensor:
+def _with_placement(wrapper: XLAShardedTensor, mesh: Any, shape: Sequence[int] | None, spec: PartitionSpec | None) -> XLAShardedTensor:
     wrapper._mesh, wrapper.partition_spec = mesh, spec
     wrapper.mesh_shape = None if shape is None else tuple(shape)
     return wrapper
 
 
 def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
-    """A wrapper whose tensor was written to, perhaps into another shape."""
+    """Update a wrapper whose tensor was written to, perhaps into another shape."""
     inner: Any = wrapper.global_tensor
     if not shows_same(wrapper, inner) or wrapper.shape != inner.shape:
         _show(wrapper)
@@ -254,7 +254,7 @@ def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
 
 
 def _show(wrapper: XLAShardedTensor) -> None:
-    """Let a wrapper have the shape, dtype and data of the tensor inside."""
+    """Set a wrapper's shape, dtype and data to those of the tensor inside."""
     XLATensor.data.__set__(wrapper, wrapper.global_tensor)  # type: ignore[attr-defined]
     wrapper.invalidate_spec_cache()
 
@@ -265,14 +265,14 @@ class Unwrapping(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, wrapper: XLAShardedTensor) -> torch.Tensor:
         """The tensor inside."""
-        ctx.shown = wrapper._mesh, wrapper.mesh_shape, wrapper.partition_spec
+        ctx.placement = wrapper._mesh, wrapper.mesh_shape, wrapper.partition_spec
         inside: torch.Tensor = _without_history(wrapper.global_tensor)
         return inside
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> XLAShardedTensor:
         """The gradient, wrapped as its tensor is."""
-        return _shown_over(_around(_without_history(unwrap_sharded_tensor(grad))), *ctx.shown)
+        return _with_placement(_wrapper_of(_without_history(unwrap_sharded_tensor(grad))), *ctx.placement)
 
 
 class _Wrapping(torch.autograd.Function):
@@ -281,7 +281,7 @@ class _Wrapping(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> XLAShardedTensor:
         """The wrapper."""
-        return _around(_without_history(tensor))
+        return _wrapper_of(_without_history(tensor))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
@@ -305,13 +305,13 @@ def wrap_over(
     if isinstance(t, XLAShardedTensor):
         if mesh is None and partition_spec is None:
             return t
-        found = t
+        wrapper = t
     # A node of autograd only where gradients can come back through it.
     elif t.requires_grad and torch.is_grad_enabled() and tensor_behind(t) is not None:
-        found = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
+        wrapper = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
     else:
-        found = XLAShardedTensor(t)
-    return _shown_over(found, mesh, mesh_shape, partition_spec)
+        wrapper = XLAShardedTensor(t)
+    return _with_placement(wrapper, mesh, mesh_shape, partition_spec)
 
 
 @budget()

@@ -1,4 +1,4 @@
-"""Lay the axes of a mesh over those of a torus of chips, in whole or in parts.
+"""Lay the axes of a mesh over the axes of a torus of chips, in whole or in parts.
 
 An assignment is an array with a row for each physical axis and a column for each logical one: the factor of the physical axis that the
 logical one takes, 1 for none. Logical axes go from least to most traffic, and the last one chooses first.
@@ -51,7 +51,7 @@ def prefers_first(x: Ids, y: Ids, *, physical_mesh_shape: Sequence[int], assignm
 
 
 def logical_mesh(physical_mesh: Ids, logical_mesh_shape: Sequence[int], assignment: Ids) -> Ids:
-    """The ids of a torus in the logical shape: of a shared physical axis, the logical axis with most traffic takes neighbours."""
+    """The ids of a torus in the logical shape; on a shared physical axis, the logical axis with most traffic connects neighbours."""
     by_logical_axis = np.arange(assignment.size).reshape(assignment.shape).T.ravel()
     return physical_mesh.reshape(assignment.ravel()).transpose(by_logical_axis).reshape(tuple(logical_mesh_shape))
 
@@ -74,7 +74,7 @@ def mesh_in_parts(physical_mesh: Ids, mesh_shape: Sequence[int]) -> tuple[Ids, I
 
 
 def mesh_of_torus(physical_mesh: Ids, mesh_shape: Sequence[int], *, allow_split_physical_axes: bool = False) -> tuple[Ids, Ids]:
-    """The ids of a torus in the logical shape, and the assignment: of whole physical axes, or of parts where those do not do and it may.
+    """The ids of a torus in the logical shape, and the assignment: whole physical axes, or parts of them if that fails and is allowed.
 
     Raises PlacementError (a NotImplementedError) if a logical axis is as large as no set of physical axes, TopologyError (a ValueError) if
     the shapes differ in size.

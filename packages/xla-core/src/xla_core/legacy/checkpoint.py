@@ -82,37 +82,37 @@ def _repeating() -> Iterator[None]:
 
 
 class _Surroundings:
-    """Random states and autocast modes of a forward pass, to come back to when it is repeated."""
+    """Random states and autocast modes of a forward pass, restored when it is repeated."""
 
     def __init__(self, preserve_rng_state: bool, values: Iterable[Any]) -> None:
         self._cpu_state = torch.get_rng_state() if preserve_rng_state else None
         self._devices, self._states = get_device_states(*values) if preserve_rng_state else ([], [])
         self._autocast = [
-            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), torch.is_autocast_cache_enabled())
-            for kind in ("cpu", "xla")
-            if torch.amp.is_autocast_available(kind)
+            (device_type, torch.get_autocast_dtype(device_type), torch.is_autocast_enabled(device_type), torch.is_autocast_cache_enabled())
+            for device_type in ("cpu", "xla")
+            if torch.amp.is_autocast_available(device_type)
         ]
 
     @contextmanager
     def random(self) -> Iterator[None]:
         """Draw as the forward pass did; afterwards go on as if nothing had been drawn."""
-        with ExitStack() as entered:
+        with ExitStack() as stack:
             if self._cpu_state is not None:
-                entered.callback(torch.set_rng_state, torch.get_rng_state())
+                stack.callback(torch.set_rng_state, torch.get_rng_state())
                 torch.set_rng_state(self._cpu_state)
             for device in self._devices:
-                entered.enter_context(_model().fork_rng(device))
+                stack.enter_context(_model().fork_rng(device))
             set_device_states(self._devices, self._states)
             yield
 
     @contextmanager
     def all(self) -> Iterator[None]:
         """`random`, and the autocast modes of the forward pass."""
-        with ExitStack() as entered:
-            entered.enter_context(self.random())
-            for kind, dtype, enabled, cached in self._autocast:
+        with ExitStack() as stack:
+            stack.enter_context(self.random())
+            for device_type, dtype, enabled, cached in self._autocast:
                 # An unused mode may hold a dtype that its device would warn about.
-                entered.enter_context(torch.autocast(kind, dtype=dtype if enabled else None, enabled=enabled, cache_enabled=cached))
+                stack.enter_context(torch.autocast(device_type, dtype=dtype if enabled else None, enabled=enabled, cache_enabled=cached))
             yield
 
 
@@ -130,7 +130,7 @@ class CheckpointFunction(torch.autograd.Function):
         ctx.run_function = run_function
         ctx.surroundings = _Surroundings(preserve_rng_state, args)
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in args]
-        ctx.places = [index for index, value in enumerate(args) if isinstance(value, torch.Tensor)]
+        ctx.tensor_indices = [index for index, value in enumerate(args) if isinstance(value, torch.Tensor)]
         ctx.save_for_backward(*CheckpointFunction._extract_tensors_from_list(args))
         with torch.no_grad():
             return run_function(*args)
@@ -144,17 +144,17 @@ class CheckpointFunction(torch.autograd.Function):
                 "pass use_reentrant=False"
             )
         inputs = list(ctx.others)
-        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
-            inputs[place] = tensor
+        for index, tensor in zip(ctx.tensor_indices, ctx.saved_tensors, strict=True):
+            inputs[index] = tensor
         # With the gradients in the same barrier, the repetition cannot start before they exist.
-        behind = _behind_barrier([*inputs, *grads])
-        repeated = torch_checkpoint.detach_variable(tuple(behind[: len(inputs)]))
+        barriered = _behind_barrier([*inputs, *grads])
+        repeated = torch_checkpoint.detach_variable(tuple(barriered[: len(inputs)]))
         with _repeating(), ctx.surroundings.all(), torch.enable_grad():
             outputs = ctx.run_function(*repeated)
         outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
         pairs = [
             (output, grad)
-            for output, grad in zip(outputs, behind[len(inputs) :], strict=True)
+            for output, grad in zip(outputs, barriered[len(inputs) :], strict=True)
             if isinstance(output, torch.Tensor) and output.requires_grad
         ]
         if not pairs:

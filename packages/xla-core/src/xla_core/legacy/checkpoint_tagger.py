@@ -27,12 +27,12 @@ class CheckpointTagger:
 
     def add(self, path: str, tags: Iterable[Hashable]) -> None:
         """Point each of `tags` to `path`, away from the checkpoint it pointed to. Raises: ValueError without tags."""
-        wanted = tuple(dict.fromkeys([tags] if isinstance(tags, str) else tags))
-        if not wanted:
+        unique_tags = tuple(dict.fromkeys([tags] if isinstance(tags, str) else tags))
+        if not unique_tags:
             raise ValueError(f"checkpoint {path} needs at least one tag, or nothing would keep it")
-        left = [self._path_of[tag] for tag in wanted if tag in self._path_of]
-        self._path_of.update(dict.fromkeys(wanted, path))
-        self._sweep(left)
+        previous_paths = [self._path_of[tag] for tag in unique_tags if tag in self._path_of]
+        self._path_of.update(dict.fromkeys(unique_tags, path))
+        self._sweep(previous_paths)
 
     def remove_tag(self, tag: Hashable) -> None:
         """Drop a tag. Raises: KeyError if nothing carries it."""

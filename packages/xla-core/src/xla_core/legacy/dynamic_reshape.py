@@ -1,4 +1,4 @@
-"""Views and expansions of which one size is that of another tensor, as operations `torch.ops.xla.dynamic_view` and `dynamic_expand`."""
+"""Views and expansions in which one size is another tensor's: the operations `torch.ops.xla.dynamic_view` and `dynamic_expand`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def dynamic_view_meta(
 
 
 def _resolved(size: Sequence[int], source: torch.Tensor, source_dim: int, target_dim: int, factor: int) -> list[int]:
-    """The sizes, with that of another tensor in its place."""
+    """The sizes, with the other tensor's size at its index."""
     shape = list(size)
     shape[target_dim] = source.shape[source_dim] * factor
     return shape

@@ -1,4 +1,4 @@
-"""What programs ask before they use JAX beside torch. Here it is always there, and its devices are those of `xla`."""
+"""The guards that programs call before they use JAX beside torch. Here JAX is always there, and has the devices of `xla`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class QueueBase:
             self._changed.notify_all()
 
     def _drop(self) -> None:
-        """Let go of what waits."""
+        """Drop the waiting items."""
 
 
 class Queue(QueueBase, Generic[T]):
@@ -85,12 +85,12 @@ class KeydQueue(QueueBase, Generic[T]):
     def __init__(self, maxsize: int = 1024) -> None:
         super().__init__(maxsize)
         self._items: dict[Hashable, T] = {}
-        self._wanted: dict[Hashable, int] = {}
+        self._awaited: dict[Hashable, int] = {}
 
     def put(self, key: Hashable, item: T) -> bool:
         """Wait for room, then add; False if the queue was closed. Raises: KeyError if `key` already waits."""
         with self._changed:
-            self._changed.wait_for(lambda: self._write_closed or len(self._items) < self._maxsize or key in self._wanted)
+            self._changed.wait_for(lambda: self._write_closed or len(self._items) < self._maxsize or key in self._awaited)
             if self._write_closed:
                 return False
             if key in self._items:
@@ -102,14 +102,14 @@ class KeydQueue(QueueBase, Generic[T]):
     def get(self, key: Hashable) -> T | None:
         """Wait for the item put under `key` and take it; None once the queue is closed without it."""
         with self._changed:
-            self._wanted[key] = self._wanted.get(key, 0) + 1
+            self._awaited[key] = self._awaited.get(key, 0) + 1
             self._changed.notify_all()
             try:
                 self._changed.wait_for(lambda: self._write_closed or key in self._items)
             finally:
-                self._wanted[key] -= 1
-                if not self._wanted[key]:
-                    del self._wanted[key]
+                self._awaited[key] -= 1
+                if not self._awaited[key]:
+                    del self._awaited[key]
             item = self._items.pop(key, None)
             self._changed.notify_all()
             return item

@@ -1,4 +1,4 @@
-"""Passes over FX graphs of programs with open sizes: simpler operations in the place of those that many readers of StableHLO lack.
+"""Passes over FX graphs of programs with open sizes: they replace operations that many readers of StableHLO lack by simpler ones.
 
 The exporter itself needs none of them. Each changes a graph in place, keeps what it computes, and notes in `meta["val"]` what new
 nodes give.
@@ -53,7 +53,7 @@ def wrap_func_as_nn_module(f: Callable[..., Any]) -> nn.Module:
 def call_function(
     graph: fx.Graph, target: Callable[..., Any], args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None, val: Any = None
 ) -> fx.Node:
-    """A new node that calls `target`. val: what it gives, as tracers note it; worked out from the notes of its arguments if not given."""
+    """Add a node that calls `target`. val: its value as tracers note it; computed from the notes of its arguments if not given."""
     node = graph.call_function(target, args, kwargs)
     node.meta["val"] = _noted(node) if val is None else val
     return node
@@ -79,7 +79,7 @@ def native_group_norm_impl(
     """Group norm of means and products: (result, mean, inverse standard deviation), the latter two as (N, group)."""
     result, mean, inverse = _normalized(aten.view.default(input, [N, group, C // group, HxW]), [2, 3], eps)
     per_channel = aten.view.default(result, [N, C, HxW])
-    weight, bias = (None if each is None else aten.unsqueeze.default(each, 1) for each in (weight, bias))
+    weight, bias = (None if tensor is None else aten.unsqueeze.default(tensor, 1) for tensor in (weight, bias))
     shape = [aten.sym_size.int(input, dim) for dim in range(_rank(input))]
     scaled = aten.view.default(_scaled(per_channel, weight, bias), shape)
     return scaled, aten.view.default(mean, [N, group]), aten.view.default(inverse, [N, group])
@@ -109,30 +109,30 @@ def _scaled(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def decompose_dynamic_native_layer_norm(gm: fx.GraphModule) -> None:
-    """Layer norm over open sizes becomes means and products."""
+    """Replace layer norm over open sizes by means and products."""
     _decompose(gm, aten.native_layer_norm.default, native_layer_norm_impl)
 
 
 def decompose_dynamic_native_group_norm(gm: fx.GraphModule) -> None:
-    """Group norm over open sizes becomes means and products."""
+    """Replace group norm over open sizes by means and products."""
     _decompose(gm, aten.native_group_norm.default, native_group_norm_impl)
 
 
 def decompose_split_with_sizes(gm: fx.GraphModule) -> None:
-    """Splits become slices."""
+    """Replace splits by slices."""
 
     def parts(x: Any, sizes: Sequence[Any], dim: int = 0) -> tuple[Any, ...]:
-        begin, found = 0, []
+        begin, slices = 0, []
         for size in sizes:
-            found.append(aten.slice.Tensor(x, dim, begin, begin + size))
+            slices.append(aten.slice.Tensor(x, dim, begin, begin + size))
             begin = begin + size
-        return tuple(found)
+        return tuple(slices)
 
     _decompose(gm, aten.split_with_sizes.default, parts, always=True)
 
 
 def decompose_dynamic_shape_select(gm: fx.GraphModule) -> None:
-    """A select from open sizes becomes a slice of one element without its dimension."""
+    """Replace a select from open sizes by a slice of one element without its dimension."""
 
     def part(x: Any, dim: int, index: int) -> Any:
         return aten.squeeze.dim(aten.slice.Tensor(x, dim, index, _LAST if index == -1 else index + 1), dim)
@@ -141,10 +141,10 @@ def decompose_dynamic_shape_select(gm: fx.GraphModule) -> None:
 
 
 def dynamic_unsqueeze_to_view(gm: fx.GraphModule) -> None:
-    """An unsqueeze of open sizes becomes a view."""
+    """Replace an unsqueeze of open sizes by a view."""
 
     def viewed(x: Any, dim: int) -> Any:
-        shape = [aten.sym_size.int(x, each) for each in range(_rank(x))]
+        shape = [aten.sym_size.int(x, axis) for axis in range(_rank(x))]
         shape.insert(dim % (len(shape) + 1), 1)
         return aten.view.default(x, shape)
 
@@ -152,7 +152,7 @@ def dynamic_unsqueeze_to_view(gm: fx.GraphModule) -> None:
 
 
 def flatten_embedding_indices_tensor(gm: fx.GraphModule) -> None:
-    """Embeddings are looked up by a list of indices, whatever the shape of the tensor of indices."""
+    """Look embeddings up by a flat list of indices, whatever the shape of the tensor of indices."""
 
     def looked_up(weight: Any, indices: Any, *rest: Any) -> Any:
         shape = [aten.sym_size.int(indices, dim) for dim in range(_rank(indices))]
@@ -166,30 +166,30 @@ def flatten_embedding_indices_tensor(gm: fx.GraphModule) -> None:
 
 
 def remove_no_op_slice(gm: fx.GraphModule) -> None:
-    """Slices that take all there is are left out."""
+    """Remove slices that take all elements."""
     for node in gm.graph.find_nodes(op="call_function", target=aten.slice.Tensor):
-        given = list(node.args[2:])
-        start, end, step = given + [None, None, 1][len(given) :]
+        slice_args = list(node.args[2:])
+        start, end, step = slice_args + [None, None, 1][len(slice_args) :]
         if start in (None, 0) and end in (None, _LAST) and step == 1:
             node.replace_all_uses_with(node.args[0])
     _finish(gm)
 
 
 def replace_dynamic_expand_with_xla_op(gm: fx.GraphModule) -> None:
-    """An expansion of which one size is that of another tensor becomes `xla::dynamic_expand`."""
+    """Replace an expansion in which one size is another tensor's by `xla::dynamic_expand`."""
     for node in gm.graph.find_nodes(op="call_function", target=aten.expand.default):
-        found = _size_of_another(node.args[1])
-        if found is not None and found.factor == 1:
-            _replace(node, EXPAND, (*node.args[:2], found.source, found.dim, found.place))
+        open_size = _size_of_another(node.args[1])
+        if open_size is not None and open_size.factor == 1:
+            _replace(node, EXPAND, (*node.args[:2], open_size.source, open_size.dim, open_size.place))
     _finish(gm)
 
 
 def replace_dynamic_view_with_xla_op(gm: fx.GraphModule) -> None:
-    """A view of which one size is a multiple of another tensor's becomes `xla::dynamic_view`."""
+    """Replace a view in which one size is a multiple of another tensor's by `xla::dynamic_view`."""
     for node in gm.graph.find_nodes(op="call_function", target=aten.view.default):
-        found = _size_of_another(node.args[1])
-        if found is not None:
-            _replace(node, VIEW, (*node.args[:2], found.source, found.dim, found.place, found.factor))
+        open_size = _size_of_another(node.args[1])
+        if open_size is not None:
+            _replace(node, VIEW, (*node.args[:2], open_size.source, open_size.dim, open_size.place, open_size.factor))
     _finish(gm)
 
 
@@ -205,22 +205,22 @@ class _SizeOfAnother:
 
 def _size_of_another(sizes: Sequence[Any]) -> _SizeOfAnother | None:
     """The only open entry of a shape, if it is the size of a tensor or a multiple of one."""
-    found = [(place, size) for place, size in enumerate(sizes) if isinstance(size, fx.Node)]
-    if len(found) != 1:
+    open_entries = [(index, size) for index, size in enumerate(sizes) if isinstance(size, fx.Node)]
+    if len(open_entries) != 1:
         return None
-    place, size = found[0]
+    index, size = open_entries[0]
     factor, source = 1, size
     if size.target is operator.mul:
-        factor = next((each for each in size.args if isinstance(each, int)), 1)
-        source = next(each for each in size.args if isinstance(each, fx.Node))
+        factor = next((arg for arg in size.args if isinstance(arg, int)), 1)
+        source = next(arg for arg in size.args if isinstance(arg, fx.Node))
     if source.target is not aten.sym_size.int or (source is not size and factor == 1):
         return None
     tensor, dim = source.args
-    return _SizeOfAnother(place, cast(fx.Node, tensor), cast(int, dim), factor)
+    return _SizeOfAnother(index, cast(fx.Node, tensor), cast(int, dim), factor)
 
 
 def _decompose(gm: fx.GraphModule, target: Any, function: Callable[..., Any], always: bool = False) -> None:
-    """Put what `function` does in the place of `target`, where sizes are open or always."""
+    """Replace calls of `target` by the operations of `function`, where sizes are open or always."""
     for node in gm.graph.find_nodes(op="call_function", target=target):
         if always or _is_open(node.args[0]):
             _inline(node, function)
@@ -232,16 +232,16 @@ def _is_open(node: Any) -> bool:
 
 
 def _inline(node: fx.Node, function: Callable[..., Any]) -> None:
-    """The operations of `function` in the place of a node; of one with several results, in the place of each."""
+    """Replace a node by the operations of `function`, or each of its results if it has several."""
     graph = node.graph
-    known = set(graph.nodes)
+    existing = set(graph.nodes)
     with graph.inserting_before(node):
         tracer = GraphAppendingTracer(graph)
-        args, kwargs = _mapped(node, lambda each: fx.Proxy(each, tracer))
+        args, kwargs = _mapped(node, lambda argument: fx.Proxy(argument, tracer))
         result = function(*args, **kwargs)
-    for made in graph.nodes:
-        if made not in known:
-            made.meta["val"] = _noted(made)
+    for new_node in graph.nodes:
+        if new_node not in existing:
+            new_node.meta["val"] = _noted(new_node)
     if not isinstance(result, tuple):
         node.replace_all_uses_with(result.node)
         return
@@ -261,8 +261,8 @@ def _mapped(node: fx.Node, function: Callable[[fx.Node], Any]) -> tuple[Any, Any
 
 
 def _noted(node: fx.Node) -> Any:
-    """What a node gives, as tracers note it: computed of the notes of its arguments."""
-    args, kwargs = _mapped(node, lambda each: each.meta["val"])
+    """The value of a node as tracers note it, computed from the notes of its arguments."""
+    args, kwargs = _mapped(node, lambda argument: argument.meta["val"])
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
 

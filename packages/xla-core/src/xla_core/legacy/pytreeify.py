@@ -1,4 +1,4 @@
-"""Autograd functions that take and give nested tuples, lists and dicts of tensors."""
+"""Let autograd functions take and give nested tuples, lists and dicts of tensors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def pytreeify(cls: _Class) -> _Class:
     if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
         raise TypeError(f"pytreeify decorates a torch.autograd.Function, got {cls!r}")
     user: Any = cls
-    apart = user.setup_context is not torch.autograd.Function.setup_context
+    has_setup_context = user.setup_context is not torch.autograd.Function.setup_context
 
     class Flat(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             *leaves, call = inputs
             args = tree_unflatten(leaves, call.inputs)
-            result = user.forward(*args) if apart else user.forward(ctx, *args)
-            if apart:
+            result = user.forward(*args) if has_setup_context else user.forward(ctx, *args)
+            if has_setup_context:
                 user.setup_context(ctx, args, result)
             outputs, call.outputs = tree_flatten(result)
             ctx.pytree_call = call
@@ -39,22 +39,22 @@ def pytreeify(cls: _Class) -> _Class:
         def backward(ctx: Any, *cotangents: Any) -> Any:
             call = ctx.pytree_call
             nested = tree_unflatten(cotangents, call.outputs)
-            found = user.backward(ctx, *nested) if type(nested) is tuple else user.backward(ctx, nested)
-            return *call.flat(found if type(found) is tuple else (found,)), None
+            gradients = user.backward(ctx, *nested) if type(nested) is tuple else user.backward(ctx, nested)
+            return *call.flat(gradients if type(gradients) is tuple else (gradients,)), None
 
     def apply(*args: Any) -> Any:
         leaves, spec = tree_flatten(args)
-        call = _Call(spec, [len(tree_leaves(arg)) for arg in args])
+        call = _CallNesting(spec, [len(tree_leaves(arg)) for arg in args])
         outputs = Flat.apply(*leaves, call)  # type: ignore[no-untyped-call]
         return tree_unflatten(outputs, call.outputs)
 
     Flat.__name__ = Flat.__qualname__ = cls.__name__
-    kept = {"apply": staticmethod(apply), "__doc__": cls.__doc__, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    made: Any = type(cls.__name__, (cls,), kept)
-    return made  # type: ignore[no-any-return]
+    attributes = {"apply": staticmethod(apply), "__doc__": cls.__doc__, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    decorated: Any = type(cls.__name__, (cls,), attributes)
+    return decorated  # type: ignore[no-any-return]
 
 
-class _Call:
+class _CallNesting:
     """The nesting of one call: of its arguments, and of its results once they are there."""
 
     outputs: Any
@@ -64,13 +64,13 @@ class _Call:
         self._counts = counts
 
     def flat(self, grads: tuple[Any, ...]) -> list[Any]:
-        """Gradients of all leaves, of those of the arguments. Raises RuntimeError if they do not match."""
+        """Flatten the gradients of the arguments to gradients of all leaves. Raises RuntimeError if they do not match."""
         if len(grads) != len(self._counts):
             raise RuntimeError(f"backward returned {len(grads)} gradients for {len(self._counts)} arguments")
         leaves: list[Any] = []
-        for place, (grad, count) in enumerate(zip(grads, self._counts, strict=True)):
-            found = [None] * count if grad is None else tree_leaves(grad)
-            if len(found) != count:
-                raise RuntimeError(f"the gradient of argument {place} has {len(found)} leaves, the argument {count}")
-            leaves += found
+        for index, (grad, count) in enumerate(zip(grads, self._counts, strict=True)):
+            grad_leaves = [None] * count if grad is None else tree_leaves(grad)
+            if len(grad_leaves) != count:
+                raise RuntimeError(f"the gradient of argument {index} has {len(grad_leaves)} leaves, the argument {count}")
+            leaves += grad_leaves
         return leaves

@@ -8,7 +8,7 @@ from xla_core.base import config
 
 
 class RateTracker:
-    """Rates of what `add` counts.
+    """Measures the rate of what `add` counts.
 
     smooth_factor: share of the previous rate in `rate()`; None takes RATE_TRACKER_SMOOTHING, 0.4.
     """
@@ -30,9 +30,9 @@ class RateTracker:
         elapsed_s = now_s - self._reported_s
         if elapsed_s <= 0.0:
             return 0.0
-        new = self._since_report / elapsed_s
-        kept = self._smooth_factor
-        self._rate = new if self._rate is None else (1.0 - kept) * new + kept * self._rate
+        new_rate = self._since_report / elapsed_s
+        smoothing = self._smooth_factor
+        self._rate = new_rate if self._rate is None else (1.0 - smoothing) * new_rate + smoothing * self._rate
         self._reported_s, self._since_report = now_s, 0.0
         return self._rate
 

@@ -16,7 +16,7 @@ _SPARSE_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torc
 
 
 def alias_key(tensor: Any) -> Hashable | None:
-    """Equal for tensors that share memory; None for a tensor that has none. XLA tensors say so by `_xla_alias_id`."""
+    """A key that is equal for tensors that share memory; None for a tensor without memory. XLA tensors have it as `_xla_alias_id`."""
     if tensor.device.type == "xla":
         return ("xla", tensor._xla_alias_id)
     if tensor.layout is torch.sparse_coo:

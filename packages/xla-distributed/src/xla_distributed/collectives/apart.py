@@ -28,7 +28,7 @@ Ordinals = tuple[int, ...]
 def run_apart(
     collective: CollectiveOp, inputs: Any, rest: Sequence[Any], members: Ordinals, token: torch.Tensor
 ) -> tuple[Any, torch.Tensor]:
-    """The results of a collective among `members`, of which this replica is one, and the next token.
+    """Run a collective among `members`, of which this replica is one; its results and the next token.
 
     inputs: a tensor, or a list of them; rest: the collective's other arguments.
     """
@@ -38,28 +38,28 @@ def run_apart(
     expected = _expected(collective, inputs, token, rest)
     sharding = _sharding(members)
     arrays = [_over(buffer_of(tensor), sharding) for tensor in (*listed, token)]
-    numbers = {place: np.float64(value) for place, value in enumerate(rest) if isinstance(value, float) and value != 1}
-    fixed = tuple(_hashable(value) for place, value in enumerate(rest) if place not in numbers)
-    program = _program(collective, sharding, single, fixed, tuple(numbers), tuple(tuple(tensor.shape) for tensor in expected))
+    scalars = {index: np.float64(value) for index, value in enumerate(rest) if isinstance(value, float) and value != 1}
+    fixed = tuple(_hashable(value) for index, value in enumerate(rest) if index not in scalars)
+    program = _program(collective, sharding, single, fixed, tuple(scalars), tuple(tuple(tensor.shape) for tensor in expected))
     with jax.enable_x64(True):
-        arguments = (*arrays, *numbers.values())
+        arguments = (*arrays, *scalars.values())
         if len(members) > 1:
-            made = flight_recorder.run_among(members, _line(collective, listed, rest), program, arguments)
+            outputs = flight_recorder.run_among(members, _line(collective, listed, rest), program, arguments)
         else:
-            made = program(*arguments)
-    results = [tensor_from_buffer(array.addressable_data(0), like.dtype) for array, like in zip(made, expected, strict=True)]
+            outputs = program(*arguments)
+    results = [tensor_from_buffer(array.addressable_data(0), like.dtype) for array, like in zip(outputs, expected, strict=True)]
     return (results[0] if single else results[:-1]), results[-1]
 
 
 def _expected(collective: CollectiveOp, inputs: Any, token: torch.Tensor, rest: Sequence[Any]) -> list[torch.Tensor]:
-    """Tensors without data, as the results and the token will be."""
+    """Tensors without data, like the results and the next token."""
 
     def empty(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
-    given = empty(inputs) if isinstance(inputs, torch.Tensor) else [empty(tensor) for tensor in inputs]
-    results, last = collective.operation(given, empty(token), *rest)
-    return [*([results] if isinstance(results, torch.Tensor) else results), last]
+    meta_inputs = empty(inputs) if isinstance(inputs, torch.Tensor) else [empty(tensor) for tensor in inputs]
+    results, next_token = collective.operation(meta_inputs, empty(token), *rest)
+    return [*([results] if isinstance(results, torch.Tensor) else results), next_token]
 
 
 def _hashable(value: Any) -> Any:
@@ -67,7 +67,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _line(collective: CollectiveOp, inputs: Sequence[torch.Tensor], rest: Sequence[Any]) -> str:
-    """The collective in words, the same for all members that issue the same."""
+    """Describe the collective, in the same words on all members that issue it."""
     shapes = ", ".join(f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for tensor in inputs)
     return f"{collective.name}({', '.join([shapes, *map(str, rest)])})"
 
@@ -75,8 +75,8 @@ def _line(collective: CollectiveOp, inputs: Sequence[torch.Tensor], rest: Sequen
 @cache
 def _sharding(members: Ordinals) -> NamedSharding:
     """One shard for each member, as `Client.default_shardings` has one for each replica."""
-    everyone = client().default_shardings[0]
-    devices = list(everyone.mesh.devices.flat if isinstance(everyone, NamedSharding) else everyone.device_set)
+    all_replicas = client().default_shardings[0]
+    devices = list(all_replicas.mesh.devices.flat if isinstance(all_replicas, NamedSharding) else all_replicas.device_set)
     return NamedSharding(Mesh(np.array([devices[ordinal] for ordinal in members]), (REPLICA_AXIS,)), PartitionSpec())
 
 
@@ -91,20 +91,20 @@ def _program(
     sharding: NamedSharding,
     single: bool,
     fixed: tuple[Any, ...],
-    numbers: tuple[int, ...],
+    scalar_indices: tuple[int, ...],
     shapes: tuple[tuple[int, ...], ...],
 ) -> Callable[..., Any]:
-    """The collective as a program over the members, called with the inputs, the token and those arguments that are at `numbers`.
+    """The collective as a program over the members, called with the inputs, the token and the arguments at `scalar_indices`.
 
     single: there is one input, and it comes alone; fixed: the other arguments; shapes: of the results and the token.
     """
 
     def run(*arguments: Any) -> Any:
-        end = len(arguments) - len(numbers)
+        end = len(arguments) - len(scalar_indices)
         *inputs, token = arguments[:end]
         rest = list(fixed)
-        for place, number in zip(numbers, arguments[end:], strict=True):
-            rest.insert(place, number)
+        for index, value in zip(scalar_indices, arguments[end:], strict=True):
+            rest.insert(index, value)
         out = tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, (*inputs, token), strict=True))
         context = Context(out, platform=platform)
         return collective.lower(context, inputs[0] if single else inputs, token, *rest)
@@ -116,7 +116,7 @@ def _program(
 
 
 def _waited_for(program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program, which returns when it has run: on CPU one under way would take a thread of those that compile."""
+    """Make the program return only when it has run: on CPU, a running one would take one of the threads that compile."""
 
     def run(*arguments: Any) -> Any:
         results = program(*arguments)

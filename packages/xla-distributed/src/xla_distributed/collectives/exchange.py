@@ -11,22 +11,22 @@ from xla_distributed.job.exit_status import describe_error
 
 
 def exchange(payload: bytes, tag: str | None) -> list[bytes]:
-    """The payloads of all. Raises CollectiveMismatchError, on all, if they came with different tags, or have run different collectives."""
+    """The payloads of all replicas. Raises CollectiveMismatchError, on all, if their tags or the collectives that they have run differ."""
     if thread_replicas.is_thread_replica():
         return thread_replicas.exchange(f"rendezvous {tag!r}", payload)
-    what = f"rendezvous {tag!r} of replica {ordinal()}"
-    mine = json.dumps([what, tag, flight_recorder.position()]).encode()
-    messages = connection.job_client().exchange("rendezvous", mine + b"\n" + payload, connection.timeout(), what)
+    text = f"rendezvous {tag!r} of replica {ordinal()}"
+    own_header = json.dumps([text, tag, flight_recorder.position()]).encode()
+    messages = connection.job_client().exchange("rendezvous", own_header + b"\n" + payload, connection.timeout(), text)
     parts = [message.partition(b"\n") for message in messages]
     headers = [json.loads(header) for header, _, _ in parts]
-    different = next((other for other, its_tag, _ in headers if its_tag != tag), None)
-    if different is not None:
-        raise CollectiveMismatchError(f"replicas disagree on what they do: each must come to the same rendezvous.\n{what}\n{different}")
+    mismatched = next((other for other, its_tag, _ in headers if its_tag != tag), None)
+    if mismatched is not None:
+        raise CollectiveMismatchError(f"replicas disagree on what they do: each must come to the same rendezvous.\n{text}\n{mismatched}")
     flight_recorder.compare_positions([its_position for _, _, its_position in headers])
     return [payload for _, _, payload in parts]
 
 
 def fail(error: BaseException, doing: str) -> None:
-    """Tell the other processes of the job what ended this one. A thread that raises is missed as it is."""
+    """Tell the other processes of the job what ended this one. For a thread, its rendezvous does so when it raises."""
     if not thread_replicas.is_thread_replica():
         connection.job_client().leave(f"{describe_error(error)}, in {doing}", flight_recorder.counts())

@@ -38,13 +38,13 @@ def index_groups(members: Ints, sizes: Ints) -> IndexGroups:
 
 
 def _tied(flat: jax.Array, token: jax.Array) -> jax.Array:
-    """The same values, of which XLA knows nothing, and which are there only after the token."""
+    """The same values, opaque to XLA and available only after the token."""
     bits = to_bits(flat)
     mask = lax.broadcast(lax.convert_element_type(token, bits.dtype), bits.shape)
     # As bits, which a zero leaves as they are, those of NaN and -0.0 too. Over the whole: a tied element in a constant leaves a constant.
-    held = from_bits(lax.bitwise_xor(bits, mask), flat.dtype)
-    apart: jax.Array = lax.optimization_barrier(held)
-    return apart
+    masked = from_bits(lax.bitwise_xor(bits, mask), flat.dtype)
+    tied: jax.Array = lax.optimization_barrier(masked)
+    return tied
 
 
 def _token_after(flat: jax.Array, token: jax.Array) -> jax.Array:
@@ -58,7 +58,7 @@ def flatten(x: jax.Array) -> jax.Array:
     return lax.reshape(x, (x.size,))
 
 
-# From a flat array and its token to what a collective makes of it.
+# Computes a collective's result from a flat array that is tied to its token.
 Step = Callable[[jax.Array], jax.Array]
 
 
@@ -69,25 +69,25 @@ def in_order(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, 
 
 
 def elementwise(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-    """As `in_order`, of a step whose result has an element for each one of its operand, made of that one on all replicas."""
-    whole = partial(in_order, step=step)
+    """As `in_order`, for a step that computes each element of its result from the same element of its operand on all replicas."""
+    unsplit = partial(in_order, step=step)
     if flat.size * flat.dtype.itemsize <= _WHOLE_BYTES:
-        return whole(flat, token)
-    made: tuple[jax.Array, jax.Array] = lax.platform_dependent(flat, token, cpu=partial(_by_parts, step=step), default=whole)
-    return made
+        return unsplit(flat, token)
+    result_and_token: tuple[jax.Array, jax.Array] = lax.platform_dependent(flat, token, cpu=partial(_by_parts, step=step), default=unsplit)
+    return result_and_token
 
 
 def _by_parts(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
     """As `in_order`, one part after the other and in place.
 
     On CPU a collective makes a copy of its operand. The allocator gives memory of more than 32 MiB back to the system after each run,
-    and touching it anew costs as much as sending it; that for a part stays with the process.
+    and touching it anew costs as much as sending it; the memory for a part stays with the process.
     """
     size = _PART_BYTES // flat.dtype.itemsize
 
-    def turn(number: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def turn(index: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         flat, token = state
-        start = (number * size,)
+        start = (index * size,)
         result, token = in_order(lax.dynamic_slice(flat, start, (size,)), token, step)
         return lax.dynamic_update_slice(flat, result, start), token
 
@@ -102,14 +102,14 @@ def _by_parts(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array,
 def together(inputs: Sequence[jax.Array], token: jax.Array, step: Callable[[Sequence[jax.Array], jax.Array], Any]) -> Any:
     """Apply `step(tensors, token) -> (results, token)` to the tensors of each dtype; results in the order of the inputs."""
     results: list[Any] = [None] * len(inputs)
-    kinds: dict[np.dtype, list[int]] = {}
-    for place, x in enumerate(inputs):
-        kinds.setdefault(x.dtype, []).append(place)
+    indices_by_dtype: dict[np.dtype, list[int]] = {}
+    for index, x in enumerate(inputs):
+        indices_by_dtype.setdefault(x.dtype, []).append(index)
     # In the order in which dtypes first appear, which is the same on all replicas.
-    for places in kinds.values():
-        made, token = step([inputs[place] for place in places], token)
-        for place, result in zip(places, made, strict=True):
-            results[place] = result
+    for indices in indices_by_dtype.values():
+        step_results, token = step([inputs[index] for index in indices], token)
+        for index, result in zip(indices, step_results, strict=True):
+            results[index] = result
     return results, token
 
 
@@ -134,8 +134,8 @@ def place_in_group(groups: IndexGroups) -> jax.Array:
         return ordinal
     table = np.zeros(1 + max(map(max, groups)), np.int32)
     for group in groups:
-        for place, member in enumerate(group):
-            table[member] = place
+        for position, member in enumerate(group):
+            table[member] = position
     return jax.numpy.asarray(table)[ordinal]
 
 
@@ -149,7 +149,7 @@ def to_bits(x: jax.Array) -> jax.Array:
 
 
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The array of which `to_bits` gave the bits."""
+    """The array whose bits `to_bits` gave."""
     if jax.numpy.issubdtype(dtype, np.complexfloating):
         half = bits.shape[0] // 2
         part = np.dtype(f"float{4 * dtype.itemsize}")

@@ -1,4 +1,4 @@
-"""Record collectives in order: behind those before, by a token that each takes and gives, or among the threads of this process."""
+"""Record collectives in order, by a token that each takes from the one before, or run them among the threads of this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xla_distributed.job import connection, thread_replicas
 
 
 def record(collective: CollectiveOp, inputs: Any, *rest: Any, groups: Groups | None = None) -> Any:
-    """Record a collective behind those before it; its results. groups: the last arguments of those that have groups.
+    """Record a collective after those before it and return its results. groups: become its last arguments, if it has groups.
 
     Raises JobError without other replicas, RuntimeError for a tensor that is not on an xla device, ModeError as the message says.
     """
@@ -40,25 +40,25 @@ def record(collective: CollectiveOp, inputs: Any, *rest: Any, groups: Groups | N
         connection.job_client()  # raises if there are no others
     token, context = get_all_reduce_token()
     if groups is not None and groups.apart:
-        results, after = run_apart(collective, inputs, rest, groups.apart, token)
+        results, next_token = run_apart(collective, inputs, rest, groups.apart, token)
     else:
-        results, after = record_call(collective.operation, inputs, token, *rest)
+        results, next_token = record_call(collective.operation, inputs, token, *rest)
     # Kept by the device, not by a graph: the next program's collectives come after this one's, too.
-    context.advance(token, after)
+    context.advance(token, next_token)
     return results
 
 
 def run_pending() -> None:
-    """Run the collectives that are recorded, and what they need: before this process waits for others, who may wait in them."""
+    """Run the recorded collectives and what they need: call it before this process waits for others, who may wait in them."""
     token, _ = get_all_reduce_token()
     materialize([token])
 
 
 def _check_in_region(name: str, tensors: Sequence[torch.Tensor]) -> None:
     """Raise ModeError unless all tensors are local shards, in a manual region."""
-    whole = next((tensor for tensor in tensors if not is_manual(tensor)), None)
-    if whole is not None:
+    full = next((tensor for tensor in tensors if not is_manual(tensor)), None)
+    if full is not None:
         raise ModeError(
-            f"{name} of a tensor of shape {tuple(whole.shape)}: in SPMD mode there is one replica and the compiler places collectives. "
+            f"{name} of a tensor of shape {tuple(full.shape)}: in SPMD mode there is one replica and the compiler places collectives. "
             "Call it on parts, between enable_manual_sharding and disable_manual_sharding, or leave it out"
         )

@@ -14,7 +14,7 @@ from jax import lax
 from xla_core.abi.collectives import ReduceOp
 from xla_core.abi.operators import REPLICA_AXIS, scalar
 from xla_distributed.collectives.lowering import IndexGroups
-from xla_distributed.collectives.threads import Everyone
+from xla_distributed.collectives.threads import TensorsByMember
 
 _AMONG_THREADS: dict[ReduceOp, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     ReduceOp.SUM: torch.add,
@@ -27,9 +27,9 @@ _AMONG_THREADS: dict[ReduceOp, Callable[[torch.Tensor, torch.Tensor], torch.Tens
 }
 
 
-def reduced_among_threads(everyone: Everyone, op: ReduceOp, scale: float) -> list[torch.Tensor]:
+def reduced_among_threads(by_member: TensorsByMember, op: ReduceOp, scale: float) -> list[torch.Tensor]:
     """The reductions of the tensors that all members of a group gave, times `scale`."""
-    totals = [reduce(_AMONG_THREADS[op], each) for each in zip(*everyone, strict=True)]
+    totals = [reduce(_AMONG_THREADS[op], tensors) for tensors in zip(*by_member, strict=True)]
     return totals if scale == 1 else [(total * scale).to(total.dtype) for total in totals]
 
 
@@ -49,15 +49,15 @@ def _extreme(x: jax.Array, largest: bool, groups: IndexGroups) -> jax.Array:
     extreme: Callable[..., jax.Array] = lax.pmax if largest else lax.pmin
     if not jax.numpy.issubdtype(x.dtype, np.floating):
         return extreme(x, REPLICA_AXIS, axis_index_groups=groups)
-    whole = np.dtype(f"int{8 * x.dtype.itemsize}")
-    limits = np.iinfo(whole)
-    nan = lax.full(x.shape, limits.max if largest else limits.min, whole)
-    keys = lax.select(x != x, nan, _swap_negative(lax.bitcast_convert_type(x, whole)))
+    int_dtype = np.dtype(f"int{8 * x.dtype.itemsize}")
+    limits = np.iinfo(int_dtype)
+    nan = lax.full(x.shape, limits.max if largest else limits.min, int_dtype)
+    keys = lax.select(x != x, nan, _swap_negative(lax.bitcast_convert_type(x, int_dtype)))
     return lax.bitcast_convert_type(_swap_negative(extreme(keys, REPLICA_AXIS, axis_index_groups=groups)), x.dtype)
 
 
 def _swap_negative(bits: jax.Array) -> jax.Array:
-    """Between the bits of floats and integers in the order of the floats."""
+    """Convert the bits of floats to integers in the order of the floats, or back."""
     limits = np.iinfo(bits.dtype)
     signs = lax.shift_right_arithmetic(bits, lax.full_like(bits, limits.bits - 1))
     return lax.bitwise_xor(bits, lax.bitwise_and(signs, lax.full_like(bits, limits.max)))
@@ -67,7 +67,7 @@ def _all_bits(dtype: np.dtype) -> int:
     return -1 if jax.numpy.issubdtype(dtype, np.signedinteger) else int(np.iinfo(dtype).max)
 
 
-# Reductions that not all backends have: how two values are combined, and the value that changes nothing.
+# Reductions that not all backends have: how two values are combined, and the neutral value.
 _FOLDS: dict[ReduceOp, tuple[Any, Callable[[np.dtype], int]]] = {
     ReduceOp.MUL: (lax.mul, lambda dtype: 1),
     ReduceOp.AND: (lax.bitwise_and, _all_bits),
@@ -78,14 +78,14 @@ _FOLDS: dict[ReduceOp, tuple[Any, Callable[[np.dtype], int]]] = {
 
 def _folded(x: jax.Array, op: ReduceOp, groups: IndexGroups) -> jax.Array:
     """Gather, then fold. Groups are of any size."""
-    combine, unit_of = _FOLDS[op]
-    unit = unit_of(x.dtype)
-    everyone = lax.all_gather(x, REPLICA_AXIS)
+    combine, neutral_of = _FOLDS[op]
+    neutral = neutral_of(x.dtype)
+    gathered = lax.all_gather(x, REPLICA_AXIS)
     if groups is not None:
-        inside = jax.numpy.asarray(_membership(groups, everyone.shape[0]))[lax.axis_index(REPLICA_AXIS)]
-        shape = (everyone.shape[0], *([1] * x.ndim))
-        everyone = jax.numpy.where(inside.reshape(shape), everyone, lax.full_like(everyone, unit))
-    folded: jax.Array = lax.reduce(everyone, np.asarray(unit, x.dtype), combine, (0,))
+        is_member = jax.numpy.asarray(_membership(groups, gathered.shape[0]))[lax.axis_index(REPLICA_AXIS)]
+        shape = (gathered.shape[0], *([1] * x.ndim))
+        gathered = jax.numpy.where(is_member.reshape(shape), gathered, lax.full_like(gathered, neutral))
+    folded: jax.Array = lax.reduce(gathered, np.asarray(neutral, x.dtype), combine, (0,))
     return folded
 
 

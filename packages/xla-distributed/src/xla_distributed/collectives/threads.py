@@ -15,23 +15,23 @@ from xla_core.abi.tensors import buffer_of, sync
 from xla_distributed.job import thread_replicas
 
 Tensors = Sequence[torch.Tensor]
-Everyone = list[list[torch.Tensor]]
+TensorsByMember = list[list[torch.Tensor]]
 
 
 def gathered(
     name: str, tensors: Tensors, rest: Sequence[Any], members: Sequence[int] = (), sizes: Sequence[int] = ()
-) -> tuple[Everyone, int]:
-    """The tensors of each member of this thread's group, on its own device, and its place there."""
+) -> tuple[TensorsByMember, int]:
+    """The tensors of each member of this thread's group, on this thread's device, and its position in the group."""
     shapes = ", ".join(f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for tensor in tensors)
-    what = f"{name}({', '.join([shapes, *map(str, rest)])}; groups {list(members)} of {list(sizes)})"
+    description = f"{name}({', '.join([shapes, *map(str, rest)])}; groups {list(members)} of {list(sizes)})"
     device = tensors[0].device
     payload = [tensor.clone() for tensor in tensors]  # the sender may write to its own while others read
     sync(device)
     for tensor in payload:
         buffer_of(tensor)  # others hold it for a while: never donated, so that the next program is the same however long that is
-    everyone = thread_replicas.exchange(what, payload)
-    group = _own_group(list(members), list(sizes)) or range(len(everyone))
-    return [[tensor.to(device) for tensor in everyone[member]] for member in group], group.index(thread_replicas.ordinal())
+    by_ordinal = thread_replicas.exchange(description, payload)
+    group = _own_group(list(members), list(sizes)) or range(len(by_ordinal))
+    return [[tensor.to(device) for tensor in by_ordinal[member]] for member in group], group.index(thread_replicas.ordinal())
 
 
 def _own_group(members: list[int], sizes: list[int]) -> list[int] | None:

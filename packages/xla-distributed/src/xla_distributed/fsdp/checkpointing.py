@@ -16,11 +16,11 @@ def checkpoint_module(module: nn.Module) -> nn.Module:
 
     Wrap it before or after. Parameters get gradients only if an input requires one, as with torch's reentrant checkpoints.
     """
-    module.forward = partial(_repeated, module.forward)
+    module.forward = partial(_checkpointed, module.forward)
     return module
 
 
-def _repeated(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     names = list(kwargs)
 
     def run(*values: Any) -> Any:

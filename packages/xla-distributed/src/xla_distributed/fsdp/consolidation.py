@@ -1,4 +1,4 @@
-"""Put the shards of all replicas together: whole state dicts from sharded ones, and from files of them."""
+"""Consolidate the shards of all replicas: make whole state dicts from sharded ones, and from files of them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def consolidate_sharded_state_dicts(state_dict_list: Sequence[Mapping[str, Any]]
     size = shard_metadata["world_size"]
     if len(state_dict_list) != size:
         raise ValueError(f"{len(state_dict_list)} state dicts for shards of {size} replicas: give one for each replica, in order")
-    whole: State = {}
+    consolidated: State = {}
     for name, value in state_dict_list[0].items():
         info = shard_metadata["shard_info"].get(name)
         if info is None:
-            whole[name] = _as_before(value, shard_metadata["buffer_info"].get(name))
+            consolidated[name] = _restore_dtype(value, shard_metadata["buffer_info"].get(name))
             continue
-        if info["same_as"] in whole:  # tied: shows the same data
-            whole[name] = whole[info["same_as"]]
+        if info["same_as"] in consolidated:  # tied: shows the same data
+            consolidated[name] = consolidated[info["same_as"]]
             continue
         joined = _joined(name, [state[name] for state in state_dict_list], ParameterSharding(tuple(info["shape"]), size, info["on_dim_0"]))
         flat = shard_metadata["flatten_info"].get(name)
-        whole.update({name: joined} if flat is None else _parts(name, joined, flat))
-    return whole
+        consolidated.update({name: joined} if flat is None else _parts(name, joined, flat))
+    return consolidated
 
 
-def _as_before(value: Any, dtype: str | None) -> Any:
+def _restore_dtype(value: Any, dtype: str | None) -> Any:
     """A buffer in the dtype that it had before it was converted."""
     if dtype is None or not isinstance(value, torch.Tensor):
         return value
@@ -61,9 +61,9 @@ def _parts(name: str, flat: torch.Tensor, info: Mapping[str, Any]) -> State:
     prefix = f"{path}." if path else ""
     sizes = [math.prod(shape) for shape in info["shapes"]]
     views = [part.view(shape) for part, shape in zip(flat.split(sizes), info["shapes"], strict=True)]
-    found = dict(zip(info["names"], views, strict=True))
-    found.update({name: found[first] for name, first in info["shared"].items()})
-    return {prefix + name: view for name, view in found.items()}
+    parameters = dict(zip(info["names"], views, strict=True))
+    parameters.update({name: parameters[first] for name, first in info["shared"].items()})
+    return {prefix + name: view for name, view in parameters.items()}
 
 
 def consolidate_sharded_model_checkpoints(
@@ -77,24 +77,24 @@ def consolidate_sharded_model_checkpoints(
     Raises FileNotFoundError if files are missing, ValueError for files of something else.
     """
     target = save_path or f"{ckpt_prefix}_consolidated.pth"
-    found = {}
+    by_rank = {}
     for path in sorted(glob(ckpt_prefix + ckpt_suffix)):
         if Path(path) == Path(target):  # of an earlier run
             continue
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if not isinstance(loaded, dict) or not {"model", "shard_metadata"} <= loaded.keys():
             raise ValueError(f"{path} does not have the entries 'model' and 'shard_metadata': save both on each replica")
-        found[loaded["shard_metadata"]["rank"]] = loaded["model"], loaded["shard_metadata"]
-    if not found:
+        by_rank[loaded["shard_metadata"]["rank"]] = loaded["model"], loaded["shard_metadata"]
+    if not by_rank:
         raise FileNotFoundError(f"no files match {ckpt_prefix + ckpt_suffix}")
-    metadata = next(iter(found.values()))[1]
-    missing = [rank for rank in range(metadata["world_size"]) if rank not in found]
+    metadata = next(iter(by_rank.values()))[1]
+    missing = [rank for rank in range(metadata["world_size"]) if rank not in by_rank]
     if missing:
         raise FileNotFoundError(f"the files {ckpt_prefix + ckpt_suffix} have no shards of replicas {missing} of {metadata['world_size']}")
-    whole = consolidate_sharded_state_dicts([found[rank][0] for rank in range(metadata["world_size"])], metadata)
+    consolidated = consolidate_sharded_state_dicts([by_rank[rank][0] for rank in range(metadata["world_size"])], metadata)
     if save_model:
-        torch.save({"model": whole}, target)
-    return whole, target if save_model else None
+        torch.save({"model": consolidated}, target)
+    return consolidated, target if save_model else None
 
 
 def main() -> None:
@@ -103,6 +103,6 @@ def main() -> None:
     parser.add_argument("--ckpt_prefix", required=True, help="what the paths of all files begin with")
     parser.add_argument("--ckpt_suffix", default="*.pth", help="a pattern of the rest of the paths (default: %(default)s)")
     parser.add_argument("--save_path", default="", help="where to write (default: the prefix and _consolidated.pth)")
-    asked = parser.parse_args()
-    whole, path = consolidate_sharded_model_checkpoints(asked.ckpt_prefix, asked.ckpt_suffix, asked.save_path)
-    print(f"{len(whole)} entries in {path}")
+    options = parser.parse_args()
+    consolidated, path = consolidate_sharded_model_checkpoints(options.ckpt_prefix, options.ckpt_suffix, options.save_path)
+    print(f"{len(consolidated)} entries in {path}")

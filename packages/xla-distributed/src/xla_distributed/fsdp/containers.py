@@ -17,8 +17,8 @@ def apply_to_tensors(fn: Callable[[torch.Tensor], Any], container: Any) -> Any:
         fields = [field.name for field in dataclasses.fields(container) if field.init]
         return dataclasses.replace(container, **{name: apply_to_tensors(fn, getattr(container, name)) for name in fields})
     if isinstance(container, dict):
-        made = {key: apply_to_tensors(fn, value) for key, value in container.items()}
-        return made if type(container) is dict else type(container)(made)
+        converted = {key: apply_to_tensors(fn, value) for key, value in container.items()}
+        return converted if type(container) is dict else type(container)(converted)
     if isinstance(container, tuple) and hasattr(container, "_fields"):
         return type(container)(*(apply_to_tensors(fn, value) for value in container))
     if isinstance(container, (list, tuple, set)):

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Delegating(nn.Module):
-    """A module around another one, whose attributes and items are its own, too. _inside: the name of the other one here."""
+    """A module that wraps another one and has its attributes and items, too. _inside: the attribute that holds the wrapped module."""
 
     _inside: ClassVar[str]
 

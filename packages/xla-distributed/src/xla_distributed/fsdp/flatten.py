@@ -54,12 +54,12 @@ class FlatParameter(nn.Parameter):
         if len(dtypes) > 1:
             raise ValueError(f"FlatParameter takes parameters of one dtype, got {sorted(map(str, dtypes))}: flatten each dtype by itself")
         data = torch.cat([parameter.detach().reshape(-1) for parameter in params])
-        made: FlatParameter = super().__new__(cls, data, requires_grad)
-        return made
+        flat: FlatParameter = super().__new__(cls, data, requires_grad)
+        return flat
 
     def __init__(self, params: Sequence[nn.Parameter], requires_grad: bool = True) -> None:
         shapes = [tuple(parameter.shape) for parameter in params]
-        unnamed = [("", str(number)) for number in range(len(params))]
+        unnamed = [("", str(index)) for index in range(len(params))]
         self.contents = FlatLayout([parameter.numel() for parameter in params], shapes, unnamed, [])
 
     def get_param_views(self, external_data: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
@@ -90,7 +90,7 @@ class XlaFlattenParamsWrapper(Delegating):
     ) -> None:
         super().__init__()
         lists = _lists(module, param_list)
-        names = [f"flat_param_{number}" for number in range(len(lists))] if flat_param_names is None else list(flat_param_names)
+        names = [f"flat_param_{index}" for index in range(len(lists))] if flat_param_names is None else list(flat_param_names)
         if len(names) != len(lists):
             raise ValueError(f"flat_param_names has {len(names)} names for {len(lists)} lists of parameters")
         self._fpw_module = module
@@ -112,18 +112,18 @@ class XlaFlattenParamsWrapper(Delegating):
 
     @property
     def flat_params(self) -> list[torch.Tensor]:
-        """The flat parameters, or what stands for them."""
+        """The flat parameters, or the whole tensors shown in their place."""
         return [getattr(self, name) for name in self.flat_param_names]
 
     def _flatten(self, params: Sequence[nn.Parameter]) -> FlatParameter:
-        """Take the parameters out of their modules, into one."""
+        """Move the parameters out of their modules into one flat parameter."""
         flat = FlatParameter(params, params[0].requires_grad)
         firsts: dict[nn.Parameter, tuple[str, str]] = {}
         shared: list[tuple[str, str, str]] = []
-        wanted = set(params)
+        to_flatten = set(params)
         for path, owner in self._fpw_module.named_modules(remove_duplicate=False):
             for name, parameter in list(owner._parameters.items()):
-                if parameter is None or parameter not in wanted:
+                if parameter is None or parameter not in to_flatten:
                     continue
                 if parameter in firsts:
                     shared.append((path, name, ".".join(filter(None, firsts[parameter]))))
@@ -159,20 +159,20 @@ class XlaFlattenParamsWrapper(Delegating):
     def unflatten_params(self) -> Iterator[None]:
         """Inside, the modules have parameters of their own; what they hold at the end, the flat ones take."""
         flats: dict[str, Any] = {name: self._parameters.pop(name) for name in self.flat_param_names}
-        placed = []
-        made: dict[torch.Tensor, nn.Parameter] = {}
+        registered = []
+        parameters: dict[torch.Tensor, nn.Parameter] = {}
         for layout, flat in zip(self.layouts, flats.values(), strict=True):
             for owner, name, view in self._places(layout, flat.detach()):
                 hide(owner, name)
-                if view not in made:
-                    made[view] = nn.Parameter(view.clone(), flat.requires_grad)
-                owner.register_parameter(name, made[view])
-                placed.append((owner, name, view))
+                if view not in parameters:
+                    parameters[view] = nn.Parameter(view.clone(), flat.requires_grad)
+                owner.register_parameter(name, parameters[view])
+                registered.append((owner, name, view))
         try:
             yield
         finally:
             with torch.no_grad():
-                for owner, name, view in placed:
+                for owner, name, view in registered:
                     view.copy_(getattr(owner, name))
                     del owner._parameters[name]
             self._parameters.update(flats)
@@ -205,7 +205,7 @@ def _unflatten_state(wrapper: XlaFlattenParamsWrapper, state: StateDict, prefix:
 
 
 def _flatten_state(wrapper: XlaFlattenParamsWrapper, state: StateDict, prefix: str, *_: Any) -> None:
-    """Names have the inner prefix by now. Incomplete ones are left, to be reported as missing."""
+    """Join the entries of each flat parameter, whose names have the inner prefix; incomplete ones stay, to be reported as missing."""
     inside = f"{prefix}{_INSIDE}."
     for flat_name, layout in zip(wrapper.flat_param_names, wrapper.layouts, strict=True):
         names = [inside + name for name in layout.names]
@@ -216,16 +216,16 @@ def _flatten_state(wrapper: XlaFlattenParamsWrapper, state: StateDict, prefix: s
             state.pop(inside + (f"{path}.{name}" if path else name), None)
 
 
-def _lists(module: nn.Module, given: Sequence[Any] | None) -> list[list[nn.Parameter]]:
-    if given is None:
-        given = [list(module.parameters())]
-    lists: list[list[nn.Parameter]] = [list(given)] if given and isinstance(given[0], torch.Tensor) else [list(each) for each in given]
-    known = set(module.parameters())
+def _lists(module: nn.Module, items: Sequence[Any] | None) -> list[list[nn.Parameter]]:
+    if items is None:
+        items = [list(module.parameters())]
+    lists: list[list[nn.Parameter]] = [list(items)] if items and isinstance(items[0], torch.Tensor) else [list(params) for params in items]
+    remaining = set(module.parameters())
     for params in lists:
         if not params:
             raise ValueError("param_list has an empty list: leave it out")
         for parameter in params:
-            if parameter not in known:
+            if parameter not in remaining:
                 raise ValueError(f"param_list has a parameter of shape {tuple(parameter.shape)} that is none of the module's, or twice")
-            known.remove(parameter)
+            remaining.remove(parameter)
     return lists

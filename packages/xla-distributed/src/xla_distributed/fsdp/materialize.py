@@ -1,4 +1,4 @@
-"""Values for modules that were made on the `meta` device."""
+"""Give values to modules that were made on the `meta` device."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def materialize(modules: Sequence[nn.Module], device: torch.device, init: Callab
 
 
 def _ties(modules: Sequence[nn.Module]) -> list[list[tuple[nn.Module, str]]]:
-    """The places of each parameter on `meta` that has several."""
+    """The owners and names of each parameter on `meta` that has several."""
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in modules:
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.is_meta and (module, name) not in places.setdefault(parameter, []):
                 places[parameter].append((module, name))
-    return [found for found in places.values() if len(found) > 1]
+    return [owners for owners in places.values() if len(owners) > 1]
 
 
 def _on_meta(module: nn.Module) -> list[str]:
-    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    return [name for name, tensor in own if tensor.is_meta]
+    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return [name for name, tensor in tensors if tensor.is_meta]
 
 
 def _reset(module: nn.Module, device: torch.device) -> None:

@@ -11,7 +11,7 @@ State = MutableMapping[str, Any]
 
 
 def replace_by_prefix_(state_dict: State, old_prefix: str, new_prefix: str) -> None:
-    """Give names that begin with `old_prefix` the other one, in place. Raises ValueError if the prefixes are the same."""
+    """Replace `old_prefix` by `new_prefix` in the names of a state dict, in place. Raises ValueError if the prefixes are the same."""
     if old_prefix == new_prefix:
         raise ValueError(f"old_prefix and new_prefix are both {old_prefix!r}")
     for name in [name for name in state_dict if name.startswith(old_prefix)]:
@@ -19,7 +19,7 @@ def replace_by_prefix_(state_dict: State, old_prefix: str, new_prefix: str) -> N
 
 
 def hide_inside(wrapper: nn.Module, attribute: str) -> None:
-    """Let the state dict of `wrapper` name what is in its submodule `attribute` as if there were no wrapper; both load."""
+    """Leave the name of the submodule `attribute` out of the state dict of `wrapper`; names with and without it load."""
 
     def without(module: nn.Module, state: State, prefix: str, local_metadata: Any) -> None:
         inside = f"{prefix}{attribute}."
@@ -28,8 +28,8 @@ def hide_inside(wrapper: nn.Module, attribute: str) -> None:
 
     def within(module: nn.Module, state: State, prefix: str, *_: Any) -> None:
         inside = f"{prefix}{attribute}."
-        own = {prefix + name for name, _ in module.named_parameters(recurse=False)}
-        for name in [name for name in state if name.startswith(prefix) and not name.startswith(inside) and name not in own]:
+        own_names = {prefix + name for name, _ in module.named_parameters(recurse=False)}
+        for name in [name for name in state if name.startswith(prefix) and not name.startswith(inside) and name not in own_names]:
             state[inside + name.removeprefix(prefix)] = state.pop(name)
         _rename_metadata(state, prefix, lambda path: path if path.startswith(inside) else inside + path.removeprefix(prefix))
 
@@ -38,7 +38,7 @@ def hide_inside(wrapper: nn.Module, attribute: str) -> None:
 
 
 def _rename_metadata(state: State, prefix: str, renamed: Callable[[str], str]) -> None:
-    """Modules' versions are kept by path, without a dot at the end."""
+    """Rename the paths of module versions in the metadata, which have no dot at the end."""
     metadata = getattr(state, "_metadata", {})
-    found = {path: metadata.pop(path) for path in list(metadata) if f"{path}.".startswith(prefix)}
-    metadata.update({renamed(f"{path}." if path else "").rstrip("."): version for path, version in found.items()})
+    versions = {path: metadata.pop(path) for path in list(metadata) if f"{path}.".startswith(prefix)}
+    metadata.update({renamed(f"{path}." if path else "").rstrip("."): version for path, version in versions.items()})

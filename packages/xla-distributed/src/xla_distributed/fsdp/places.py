@@ -1,4 +1,4 @@
-"""Let a tensor stand where a module looks for a parameter, which stays registered there."""
+"""Show a tensor where a module looks for a parameter, which stays registered there."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def hide(owner: nn.Module, name: str) -> None:
 
 
 def _renew_list(owner: Any) -> None:
-    """Recurrent modules keep a list of their parameters."""
+    """Renew the list of parameters that recurrent modules keep."""
     if isinstance(owner, nn.RNNBase):
         owner._flat_weights = [getattr(owner, name, None) for name in owner._flat_weights_names]

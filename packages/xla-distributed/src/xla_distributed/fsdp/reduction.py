@@ -41,7 +41,7 @@ class BucketizedReduceScatter:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the tensors that wait."""
         waiting, self._waiting, self._size = self._waiting, [], 0
         if len(waiting) == 1:
             (tensor, callback) = waiting[0]
@@ -54,7 +54,7 @@ class BucketizedReduceScatter:
 
 
 class DummyReduceScatter:
-    """As BucketizedReduceScatter, without the others: the first part of this replica's own tensor. To measure what sending costs."""
+    """As BucketizedReduceScatter, but sends nothing and gives the first part of the replica's own tensor: to measure what sending costs."""
 
     def __init__(self, shard_count: int) -> None:
         self._shard_count = shard_count

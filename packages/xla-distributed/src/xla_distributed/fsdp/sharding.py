@@ -23,17 +23,17 @@ class ParameterSharding:
         """All shards, one after the other along dimension 0."""
         if not self._by_rows:
             return torch.nn.functional.pad(tensor.reshape(-1), (0, -tensor.numel() % self.members))
-        missing = -tensor.size(0) % self.members
-        return torch.nn.functional.pad(tensor, (0, 0) * (tensor.dim() - 1) + (0, missing)) if missing else tensor
+        padding = -tensor.size(0) % self.members
+        return torch.nn.functional.pad(tensor, (0, 0) * (tensor.dim() - 1) + (0, padding)) if padding else tensor
 
-    def shard(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
+    def shard(self, tensor: torch.Tensor, position: int) -> torch.Tensor:
         """The shard of the member at `place`, in memory of its own."""
         padded = self.padded(tensor)
         size = padded.size(0) // self.members
-        return padded.narrow(0, place * size, size).clone()
+        return padded.narrow(0, position * size, size).clone()
 
     def unsharded(self, padded: torch.Tensor) -> torch.Tensor:
-        """The tensor of which `padded` has all shards: a view of it."""
+        """The tensor whose shards `padded` holds: a view of it."""
         if self._by_rows:
             return padded.narrow(0, 0, self.shape[0])
         return padded.narrow(0, 0, math.prod(self.shape)).view(self.shape)

@@ -1,4 +1,4 @@
-"""The parameters that one wrapper shards: what each is, where it stands, how it is gathered and its gradient reduced."""
+"""The parameters that one wrapper shards: where modules look for them, how they are gathered and their gradients reduced."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from xla_distributed.fsdp.sharding import ParameterSharding
 
 
 @dataclass(frozen=True, slots=True)
-class Collectives:
-    """How values travel. listed: the group as users give it, `group` as it was found; compute_dtype: of gathered parameters, None: their
-    own; wide: gradients travel in float32."""
+class FsdpCollectives:
+    """How a wrapper gathers and reduces. listed: the group as users give it, `group` as it was found; compute_dtype: of gathered
+    parameters, None: their own; wide: gradients are reduced in float32; together: one collective for each dtype."""
 
     listed: ReplicaGroups
     group: Groups
@@ -29,7 +29,7 @@ class Collectives:
     together: bool
 
     def gather(self, shards: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The shards of all members, in line."""
+        """The shards of all members, concatenated along dimension 0."""
         if self.together:
             gathered: list[torch.Tensor] = xm.all_gather(list(shards), 0, self.listed, pin_layout=False)
             return gathered
@@ -37,7 +37,7 @@ class Collectives:
 
 
 @dataclass(eq=False)
-class Sharded:
+class ShardedParameter:
     """A parameter, which holds a shard, and the places where modules look for it.
 
     accumulated: the sum of gradients that were not reduced yet, whole.
@@ -51,46 +51,46 @@ class Sharded:
 
 def sharding_of(parameter: torch.Tensor) -> ParameterSharding | None:
     """How a parameter is sharded; None if it is whole."""
-    found: ParameterSharding | None = getattr(parameter, "_xla_sharding", None)
-    return found
+    sharding: ParameterSharding | None = getattr(parameter, "_xla_sharding", None)
+    return sharding
 
 
-def shard_parameter(parameter: nn.Parameter, sharding: ParameterSharding, place: int, device: torch.device) -> None:
+def shard_parameter(parameter: nn.Parameter, sharding: ParameterSharding, position: int, device: torch.device) -> None:
     """Let the parameter, which stays the object that it is, hold its shard, on `device`."""
     with torch.no_grad():
-        parameter.data = sharding.shard(parameter.detach(), place).to(device)
+        parameter.data = sharding.shard(parameter.detach(), position).to(device)
     parameter.grad = None
     parameter._xla_sharding = sharding  # type: ignore[attr-defined]
     parameter._is_sharded = True  # type: ignore[attr-defined]
 
 
-class Unit:
+class FsdpUnit:
     """The parameters of one wrapper. synchronizes: whether backward reduces gradients or adds them up whole.
 
     buckets: reduce gradients together; None: each as soon as it is there, by itself.
     """
 
-    def __init__(self, sharded: list[Sharded], collectives: Collectives) -> None:
+    def __init__(self, sharded: list[ShardedParameter], collectives: FsdpCollectives) -> None:
         self.sharded = sharded
         self.collectives = collectives
         self.synchronizes = True
         self.buckets: BucketizedReduceScatter | None = None
 
     def gathered(self, ties: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The whole parameters, with gradients that go to the shards. Not before `ties` are computed, if there are any."""
-        shards = [self._to_send(each.parameter) for each in self.sharded]
+        """Gather the whole parameters, whose gradients go to the shards; only once `ties` are computed, if there are any."""
+        shards = [self._to_send(record.parameter) for record in self.sharded]
         if ties and shards:
             with torch.no_grad():
                 # Copies of the ties: the barrier orders, and what others hold stays what it is.
-                held = [shard.clone() for shard in shards]
-                xm.optimization_barrier_([*held, *(tie.detach().clone() for tie in ties)])
-                shards = held
-        parts = [list(range(len(shards)))] if self.collectives.together and shards else [[number] for number in range(len(shards))]
+                copies = [shard.clone() for shard in shards]
+                xm.optimization_barrier_([*copies, *(tie.detach().clone() for tie in ties)])
+                shards = copies
+        batches = [list(range(len(shards)))] if self.collectives.together and shards else [[index] for index in range(len(shards))]
         whole: list[torch.Tensor] = []
-        for part in parts:
-            records = [self.sharded[number] for number in part]
+        for batch in batches:
+            records = [self.sharded[index] for index in batch]
             parameters = [record.parameter for record in records]
-            whole += _Gather.apply(self, records, [shards[number] for number in part], *parameters)  # type: ignore[no-untyped-call]
+            whole += _Gather.apply(self, records, [shards[index] for index in batch], *parameters)  # type: ignore[no-untyped-call]
         return whole
 
     def _to_send(self, shard: torch.Tensor) -> torch.Tensor:
@@ -99,17 +99,17 @@ class Unit:
 
     def show(self, whole: Sequence[torch.Tensor]) -> None:
         """Let the modules find whole parameters."""
-        for each, tensor in zip(self.sharded, whole, strict=True):
-            for owner, name in each.places:
+        for record, tensor in zip(self.sharded, whole, strict=True):
+            for owner, name in record.places:
                 show(owner, name, tensor)
 
     def hide(self) -> None:
         """Let the modules find shards again."""
-        for each in self.sharded:
-            for owner, name in each.places:
+        for record in self.sharded:
+            for owner, name in record.places:
                 hide(owner, name)
 
-    def reduce(self, record: Sharded, gradient: torch.Tensor) -> torch.Tensor | None:
+    def reduce(self, record: ShardedParameter, gradient: torch.Tensor) -> torch.Tensor | None:
         """This replica's shard of the mean gradient; None if it goes to `.grad` later."""
         if self.collectives.wide:
             gradient = gradient.float()
@@ -119,15 +119,15 @@ class Unit:
             record.accumulated = gradient
             return None
         count = self.collectives.group.size
-        line = record.sharding.padded(gradient)
+        padded = record.sharding.padded(gradient)
         if self.buckets is not None:
-            self.buckets(line, lambda shard: _add_gradient(record.parameter, shard / count))
+            self.buckets(padded, lambda shard: _add_gradient(record.parameter, shard / count))
             return None
-        shard = xm.reduce_scatter("sum", line, 1.0 / count, 0, count, self.collectives.listed, pin_layout=self.collectives.pin_layout)
+        shard = xm.reduce_scatter("sum", padded, 1.0 / count, 0, count, self.collectives.listed, pin_layout=self.collectives.pin_layout)
         return shard.to(record.parameter.dtype)  # type: ignore[no-any-return]
 
     def flush(self) -> None:
-        """Reduce what waits in buckets."""
+        """Reduce the gradients that wait in buckets."""
         if self.buckets is not None:
             self.buckets.flush()
 
@@ -147,33 +147,33 @@ def _add_gradient(parameter: nn.Parameter, shard: torch.Tensor) -> None:
 
 
 class _Gather(torch.autograd.Function):
-    """From shards to whole parameters, and from their gradients to those of the shards."""
+    """Gather shards to whole parameters, and reduce their gradients to gradients of the shards."""
 
     @staticmethod
     def forward(
-        ctx: Any, unit: Unit, records: list[Sharded], values: list[torch.Tensor], *shards: torch.Tensor
+        ctx: Any, unit: FsdpUnit, records: list[ShardedParameter], values: list[torch.Tensor], *shards: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """values: what the shards hold, as it travels."""
         ctx.set_materialize_grads(False)
         ctx.unit, ctx.records = unit, records
-        lines = unit.collectives.gather(values)
-        whole = tuple(record.sharding.unsharded(line) for record, line in zip(records, lines, strict=True))
+        gathered = unit.collectives.gather(values)
+        whole = tuple(record.sharding.unsharded(padded) for record, padded in zip(records, gathered, strict=True))
         ctx.mark_non_differentiable(*(tensor for tensor, shard in zip(whole, shards, strict=True) if not shard.requires_grad))
         return whole
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
-        """Reduced over the group, as the mean."""
+        """This replica's shards of the gradients' mean over the group."""
         with torch.no_grad():
-            found = [
+            shard_gradients = [
                 None if gradient is None or not record.parameter.requires_grad else ctx.unit.reduce(record, gradient)
                 for record, gradient in zip(ctx.records, gradients, strict=True)
             ]
-        return None, None, None, *found
+        return None, None, None, *shard_gradients
 
 
 def owned(module: nn.Module, wrapper: type[nn.Module], path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules inside and their paths, `module` itself and those that stand in several places each time, but nothing inside wrappers."""
+    """The paths and modules in `module`, itself included, without wrappers and what is in them; a module is given once for each path."""
     yield path, module
     for name, child in module._modules.items():
         if child is not None and not isinstance(child, wrapper):

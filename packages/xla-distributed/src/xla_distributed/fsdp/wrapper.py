@@ -17,7 +17,7 @@ from xla_core.abi.collectives import Groups, ReplicaGroups, even_groups_of
 from xla_core.abi.job import is_spmd
 from xla_distributed._compat import after_backward, in_backward
 from xla_distributed.errors import ModeError
-from xla_distributed.fsdp.call import Call
+from xla_distributed.fsdp.call import ForwardPass
 from xla_distributed.fsdp.containers import apply_to_tensors, collect_tensors
 from xla_distributed.fsdp.delegating import Delegating
 from xla_distributed.fsdp.flatten import XlaFlattenParamsWrapper
@@ -26,7 +26,7 @@ from xla_distributed.fsdp.names import hide_inside
 from xla_distributed.fsdp.policies import Policy, recursive_wrap
 from xla_distributed.fsdp.reduction import BucketizedReduceScatter
 from xla_distributed.fsdp.sharding import ParameterSharding
-from xla_distributed.fsdp.unit import Collectives, Sharded, Unit, owned, shard_parameter, sharding_of
+from xla_distributed.fsdp.unit import FsdpCollectives, FsdpUnit, ShardedParameter, owned, shard_parameter, sharding_of
 
 FLOAT_DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 _INSIDE = "_fsdp_wrapped_module"
@@ -42,14 +42,14 @@ class TrainingState(enum.Enum):
 
 
 @dataclass(slots=True)
-class _Calls:
-    """The last forward pass among the wrappers of one model."""
+class _ForwardPasses:
+    """The latest forward pass among the wrappers of one model."""
 
-    last: Call | None = None
+    last: ForwardPass | None = None
 
 
 class XlaFullyShardedDataParallel(Delegating):
-    """`module`, of whose parameters each replica of a group holds a shard; they are whole while the module runs, forward and backward.
+    """Wrap `module` so that each replica of a group holds a shard of its parameters; they are whole while it runs, forward and backward.
 
     Parameters stay the objects that they are and are moved to the device as shards: 1/N of the elements, flat and padded with zeros. Make
     the optimizer of the wrapper's parameters and call its `step()`: gradients are the mean over the group, as shards, and
@@ -123,7 +123,7 @@ class XlaFullyShardedDataParallel(Delegating):
         self.compute_dtype = compute_dtype
         self.training_state = TrainingState.IDLE
         self._is_root: bool | None = None
-        self._calls = _Calls()
+        self._passes = _ForwardPasses()
         self._bucket_size_mb = reduce_scatter_bucket_size_mb or 0
         self._shard_on_dim_0 = shard_param_on_dim_0
         self._buffer_dtypes: dict[str, torch.dtype] = {}
@@ -132,10 +132,10 @@ class XlaFullyShardedDataParallel(Delegating):
         self._move_buffers(module, device, compute_dtype if buffer_dtype is None else buffer_dtype)
         lists = _flat_lists(module) if flatten_parameters else []
         self._fsdp_wrapped_module = XlaFlattenParamsWrapper(module, lists, auto_unflatten_state_dict=False)
-        collectives = Collectives(
+        collectives = FsdpCollectives(
             sharding_groups, group, pin_layout_in_collective_ops, compute_dtype, fp32_reduce_scatter, coalesce_all_gather_ops
         )
-        self._unit = Unit(self._shard(group, device), collectives)
+        self._unit = FsdpUnit(self._shard(group, device), collectives)
         self._fsdp_wrapped_module.hide_views()
         hide_inside(self, _INSIDE)
         if execute_sharding_on_init:
@@ -146,18 +146,18 @@ class XlaFullyShardedDataParallel(Delegating):
         """The wrapped module, in the wrapper that flattens parameters; its `.module` is what was given."""
         return self._fsdp_wrapped_module
 
-    def _shard(self, group: Groups, device: torch.device) -> list[Sharded]:
-        """Shard each parameter that is whole; all that modules outside inner wrappers look for."""
-        found: dict[nn.Parameter, Sharded] = {}
+    def _shard(self, group: Groups, device: torch.device) -> list[ShardedParameter]:
+        """Shard each parameter that is still whole; return all parameters of the modules outside inner wrappers."""
+        sharded: dict[nn.Parameter, ShardedParameter] = {}
         for _, owner in owned(self._fsdp_wrapped_module, XlaFullyShardedDataParallel):
             for name, parameter in owner._parameters.items():
                 if parameter is None:
                     continue
-                if parameter not in found:
-                    found[parameter] = Sharded(parameter, self._sharding(parameter, group, device))
-                if (owner, name) not in found[parameter].places:
-                    found[parameter].places.append((owner, name))
-        return list(found.values())
+                if parameter not in sharded:
+                    sharded[parameter] = ShardedParameter(parameter, self._sharding(parameter, group, device))
+                if (owner, name) not in sharded[parameter].places:
+                    sharded[parameter].places.append((owner, name))
+        return list(sharded.values())
 
     def _sharding(self, parameter: nn.Parameter, group: Groups, device: torch.device) -> ParameterSharding:
         sharding = sharding_of(parameter)
@@ -187,18 +187,18 @@ class XlaFullyShardedDataParallel(Delegating):
             args, kwargs = apply_to_tensors(self._to_compute_dtype, (args, kwargs))
         keeps = not self.reshard_after_forward or bool(self._is_root and self.disable_reshard_on_root)
         flat = self._fsdp_wrapped_module
-        previous = None if self._is_root or in_backward() else self._calls.last
+        previous = None if self._is_root or in_backward() else self._passes.last
         separate = self.optimization_barrier_in_backward
-        call = Call(self._unit, keeps, separate, previous, flat.show_views, flat.hide_views, self._finish)
-        self._calls.last = call
+        forward_pass = ForwardPass(self._unit, keeps, separate, previous, flat.show_views, flat.hide_views, self._finish)
+        self._passes.last = forward_pass
         ties = _on_device((args, kwargs)) if self.optimization_barrier_in_forward else []
-        with self._state(TrainingState.FORWARD), call.parameters(ties):
+        with self._state(TrainingState.FORWARD), forward_pass.parameters(ties):
             output = flat(*args, **kwargs)
         if self._is_root:
-            self._calls.last = None
+            self._passes.last = None
         for tensor in collect_tensors(output):
             if tensor.requires_grad:
-                tensor.register_hook(call.before_backward)
+                tensor.register_hook(forward_pass.before_backward)
         return output
 
     def _to_compute_dtype(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -217,13 +217,13 @@ class XlaFullyShardedDataParallel(Delegating):
         return [module for module in self.modules() if isinstance(module, XlaFullyShardedDataParallel)]
 
     def _become_root(self) -> None:
-        """The first wrapper that is called is the outermost: those inside reduce gradients in its buckets."""
+        """Make this wrapper, the first that is called, the outermost: inner wrappers reduce gradients in its buckets."""
         collectives = self._unit.collectives
         size, groups, pin_layout = collectives.group.size, collectives.listed, collectives.pin_layout
         buckets = BucketizedReduceScatter(self._bucket_size_mb, size, groups, pin_layout) if self._bucket_size_mb else None
         for wrapper in self._wrappers():
             wrapper._is_root = wrapper is self
-            wrapper._calls = self._calls
+            wrapper._passes = self._passes
             wrapper._unit.buckets = buckets if wrapper._unit.collectives.listed == groups else None
 
     def _finish(self) -> None:
@@ -242,13 +242,13 @@ class XlaFullyShardedDataParallel(Delegating):
         The sums are of whole gradients, in memory of their own until then, and not in `.grad`.
         """
         units = [wrapper._unit for wrapper in self._wrappers()]
-        before = [unit.synchronizes for unit in units]
+        previous = [unit.synchronizes for unit in units]
         for unit in units:
             unit.synchronizes = False
         try:
             yield
         finally:
-            for unit, value in zip(units, before, strict=True):
+            for unit, value in zip(units, previous, strict=True):
                 unit.synchronizes = value
 
     @torch.no_grad()
@@ -282,23 +282,23 @@ class XlaFullyShardedDataParallel(Delegating):
         of buffers before they were converted; world_size, rank: of the sharding group.
         """
         group = self._unit.collectives.group
-        found: dict[str, Any] = {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": group.size, "rank": group.position}
+        info: dict[str, Any] = {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": group.size, "rank": group.position}
         for path, module in self.named_modules(remove_duplicate=False):
             prefix = _plain(f"{path}." if path else "")
             if isinstance(module, XlaFullyShardedDataParallel):
-                found["buffer_info"].update({prefix + _plain(name): str(dtype) for name, dtype in module._buffer_dtypes.items()})
+                info["buffer_info"].update({prefix + _plain(name): str(dtype) for name, dtype in module._buffer_dtypes.items()})
             if isinstance(module, XlaFlattenParamsWrapper):
                 for name, layout in zip(module.flat_param_names, module.layouts, strict=True):
                     shapes = [list(shape) for shape in layout.param_shapes]
                     shared = {".".join(filter(None, (path, name))): first for path, name, first in layout.shared_param_infos}
-                    found["flatten_info"][prefix + name] = {"names": layout.names, "shapes": shapes, "shared": shared}
+                    info["flatten_info"][prefix + name] = {"names": layout.names, "shapes": shapes, "shared": shared}
         firsts: dict[nn.Parameter, str] = {}
         for name, parameter in self.named_parameters(remove_duplicate=False):
             sharding = sharding_of(parameter)
             if sharding is not None:
                 first = firsts.setdefault(parameter, _plain(name))
-                found["shard_info"][_plain(name)] = {"shape": list(sharding.shape), "on_dim_0": sharding.on_dim_0, "same_as": first}
-        return found
+                info["shard_info"][_plain(name)] = {"shape": list(sharding.shape), "on_dim_0": sharding.on_dim_0, "same_as": first}
+        return info
 
 
 def _plain(name: str) -> str:
@@ -321,9 +321,9 @@ def _check_dtypes(**dtypes: torch.dtype | None) -> None:
 
 
 def _check_place(group: Groups, rank: int | None, size: int | None) -> None:
-    for name, given, found in (("sharding_rank", rank, group.position), ("sharding_world_size", size, group.size)):
-        if given is not None and given != found:
-            raise ValueError(f"{name} is {given}; by sharding_groups this replica has {found}")
+    for name, requested, actual in (("sharding_rank", rank, group.position), ("sharding_world_size", size, group.size)):
+        if requested is not None and requested != actual:
+            raise ValueError(f"{name} is {requested}; by sharding_groups this replica has {actual}")
 
 
 def _wrap_inside(module: nn.Module, policy: Policy, make: Callable[..., nn.Module], options: dict[str, Any]) -> None:
@@ -334,14 +334,14 @@ def _wrap_inside(module: nn.Module, policy: Policy, make: Callable[..., nn.Modul
 
 
 def _flat_lists(module: nn.Module) -> list[list[nn.Parameter]]:
-    """The parameters that no wrapper has, by dtype and whether they want gradients."""
+    """The parameters that no wrapper has, in a list for each dtype and `requires_grad`."""
     lists: dict[Any, list[nn.Parameter]] = {}
     for _, owner in owned(module, XlaFullyShardedDataParallel):
         for parameter in owner._parameters.values():
             if parameter is not None and sharding_of(parameter) is None:
-                kind = lists.setdefault((parameter.dtype, parameter.requires_grad), [])
-                if all(parameter is not other for other in kind):
-                    kind.append(parameter)
+                parameters = lists.setdefault((parameter.dtype, parameter.requires_grad), [])
+                if all(parameter is not other for other in parameters):
+                    parameters.append(parameter)
     return list(lists.values())
 
 

@@ -98,9 +98,9 @@ def from_store(store: Store, rank: int, size: int) -> Job:
         serving = start_coordinator(_addresses(MASTER_ADDR.get() or "127.0.0.1"), size, key)
         _kept_alive.append(serving)
         store.set(_ADDRESS, f"{serving.address[0]} {serving.address[1]} {key.hex()}")
-    address, port, told = store.get(_ADDRESS).decode().split(" ")
+    address, port, key_text = store.get(_ADDRESS).decode().split(" ")
     hosts = [store.get(f"{_ADDRESS}/host/{other}").decode() for other in range(size)]
-    return Job(rank, size, hosts[:rank].count(host), hosts.count(host), (address, int(port)), bytes.fromhex(told))
+    return Job(rank, size, hosts[:rank].count(host), hosts.count(host), (address, int(port)), bytes.fromhex(key_text))
 
 
 def _key_of_environment() -> bytes:
@@ -132,9 +132,9 @@ def _rendezvous(rank: int, size: int, key: bytes, timeout: float) -> Address:
 def _served(host: str, port: int, timeout: float) -> Store:
     """The store that torch's own `env://` uses, served by this process on the job's address alone."""
     try:
-        own = listening(host, port)
+        listener_fd = listening(host, port)
         wait = timedelta(seconds=timeout)
-        return TCPStore(host, port, is_master=True, timeout=wait, wait_for_workers=False, multi_tenant=True, master_listen_fd=own)
+        return TCPStore(host, port, is_master=True, timeout=wait, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener_fd)
     except (RuntimeError, OSError) as error:
         raise JobError(
             f"process 0 cannot listen on {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}. "
@@ -177,8 +177,8 @@ def start_coordinator(hosts: Iterable[str], size: int, key: bytes) -> coordinato
 
 def _leave_to_parent() -> None:
     """In a child of `os.fork`: never destroy stores. That would wait for their threads, which are the parent's."""
-    for each in _kept_alive:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    for store in _kept_alive:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

@@ -22,14 +22,14 @@ _HEARTBEATS = 4  # in the time after which silence means a loss
 
 
 class ProgramStatus(enum.Enum):
-    """The state of a program, in which another process hangs, on this one."""
+    """The state on this process of a program in which another process hangs."""
 
     SAME = enum.auto()  # it runs or ran here, too
-    NOT_REACHED = enum.auto()  # has not come to it
+    NOT_REACHED = enum.auto()  # this process has not come to it
 
 
 class JobClient:
-    """Process `rank` of `size`, joined. Thread-safe.
+    """The connection of process `rank` of `size` to its job's server. Thread-safe.
 
     runtime: where JAX's service listens; heartbeat: seconds of silence after which the other side is lost; exits: of processes that have
     left, the first first; on_inquiry: the status of a program on this process, or what it runs in its place.
@@ -46,10 +46,10 @@ class JobClient:
         self._connection = connection
         self._sending = threading.Lock()
         # Over a lock that is re-entrant: `_send` may lose the connection, and say so, under a caller that holds it.
-        self._news = threading.Condition()
+        self._condition = threading.Condition()
         self._results: dict[str, Any] = {}
         self._statuses: dict[str, Any] = {}
-        self._wanted: set[str] = set()
+        self._awaited: set[str] = set()
         self._messages: dict[str, bytes] = {}
         self._counts: dict[str, int] = {}
         self._ended: set[int] = set()
@@ -68,12 +68,12 @@ class JobClient:
     def exchange(
         self, kind: str, payload: bytes, timeout: float, what: str = "", members: Sequence[int] = (), wait: Wait | None = None
     ) -> list[bytes]:
-        """The payloads of all processes, by number; returns when all have called this as often with this kind.
+        """Exchange payloads: all of them, by process number, once all processes have called this as often with this kind.
 
         timeout: seconds; what: said in errors; members: the numbers of those that take part, none for all, the same for one kind;
         wait: says now and then for whom this process waits. Raises ReplicaLostError, ReplicaTimeoutError, CollectiveMismatchError.
         """
-        with self._news:
+        with self._condition:
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
         return self.exchange_once(f"{kind} {count}", payload, timeout, what or kind, members, wait)
 
@@ -82,22 +82,22 @@ class JobClient:
     ) -> list[bytes]:
         """As `exchange`, under a name that is used once in a job."""
         deadline = time.monotonic() + timeout
-        with self._news:
-            # Before it is sent: the answer may come at once, and what nobody wants is dropped.
-            self._wanted.add(name)
+        with self._condition:
+            # Before it is sent: the answer may come at once, and results that nobody awaits are dropped.
+            self._awaited.add(name)
         try:
             self._send({"do": "exchange", "name": name, "what": what, "members": list(members)}, payload)
-            with self._news:
+            with self._condition:
                 while name not in self._results:
                     self.check(name, what)
                     # Woken each second: that another thread has left the job is not notified of.
-                    if not self._news.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
+                    if not self._condition.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
                         raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name, members)}.\n{what}")
                     if wait is not None:
                         wait.notice(lambda: self._missing(name, members))
-                found: list[bytes] | None = self._results.pop(name)
-                if found is not None:
-                    return found
+                payloads: list[bytes] | None = self._results.pop(name)
+                if payloads is not None:
+                    return payloads
                 self.check(name, what)  # those that disagreed with this process may have gone since
                 gone = {rank: status for rank, status in self.exits.items() if not members or rank in members}
                 raise ReplicaLostError(f"{describe_exits(gone)}.\n{what}")
@@ -105,8 +105,8 @@ class JobClient:
             self._send({"do": "withdraw", "name": name})  # this process waits there no longer
             raise
         finally:
-            with self._news:
-                self._wanted.discard(name)
+            with self._condition:
+                self._awaited.discard(name)
 
     def check(self, name: str, what: str) -> None:
         """Raise if a wait under `name`, said in errors as `what`, is for nothing: the job is over for this process, or others differ."""
@@ -130,7 +130,7 @@ class JobClient:
 
     def not_in(self, name: str, members: Sequence[int] = ()) -> str:
         """The replicas, of these members or of all, that do not hang in the program `name`, as this process does, in words."""
-        with self._news:
+        with self._condition:
             status = self._status(name)
         if status is None:
             return "The job's coordinator does not answer"
@@ -138,12 +138,12 @@ class JobClient:
         return f"ordinals {sorted(absent)} did not arrive"
 
     def _status(self, name: str) -> dict[str, Any] | None:
-        # The answer to an earlier question, which came too late.
+        # Drop the answer to an earlier question, which came too late.
         self._statuses.pop(name, None)
         self._send({"do": "status", "name": name})
-        self._news.wait_for(lambda: name in self._statuses or self._lost is not None, timeout=5.0)
-        found: dict[str, Any] | None = self._statuses.pop(name, None)
-        return found
+        self._condition.wait_for(lambda: name in self._statuses or self._lost is not None, timeout=5.0)
+        status: dict[str, Any] | None = self._statuses.pop(name, None)
+        return status
 
     def post(self, rank: int, name: str, payload: bytes) -> None:
         """Send bytes to one process, which takes them under `name`, used once. Raises ReplicaLostError if it is gone."""
@@ -156,25 +156,25 @@ class JobClient:
 
         senders: by name, the process that posts under it. Raises ReplicaLostError if none of them can any more, ReplicaTimeoutError.
         """
-        what = " or ".join(senders)
+        names = " or ".join(senders)
 
-        def found() -> str | None:
+        def arrived() -> str | None:
             return next((name for name in senders if name in self._messages), None)
 
-        with self._news:
-            self._news.wait_for(lambda: found() or self.exits.keys() >= set(senders.values()) or self._lost is not None, timeout)
-            name = found()
+        with self._condition:
+            self._condition.wait_for(lambda: arrived() or self.exits.keys() >= set(senders.values()) or self._lost is not None, timeout)
+            name = arrived()
             if name is not None:
                 return name, self._messages.pop(name)
-            self.check(what, what)
+            self.check(names, names)
             gone = {rank: self.exits[rank] for rank in senders.values() if rank in self.exits}
             if len(gone) == len(senders):
-                raise ReplicaLostError(f"{describe_exits(gone)}.\n{what}")
-            raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {what}")
+                raise ReplicaLostError(f"{describe_exits(gone)}.\n{names}")
+            raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {names}")
 
     def has_arrived(self, names: Iterable[str]) -> bool:
         """Whether `take` would give one of these at once."""
-        with self._news:
+        with self._condition:
             return any(name in self._messages for name in names)
 
     def report_stuck(self, name: str, digest: str, text: str, members: Sequence[int] = ()) -> None:
@@ -195,8 +195,8 @@ class JobClient:
         """True if the program with collectives of this number, of these members or of all, waits for a replica that is lost."""
         key = group_key(members)
         # A copy: this does not take the lock, and the thread that reads adds to it meanwhile.
-        exits = [one for rank, one in tuple(self.exits.items()) if not members or rank in members]
-        return self._lost is not None or any(one.runs is None or one.runs.get(key, 0) < number for one in exits)
+        exits = [status for rank, status in tuple(self.exits.items()) if not members or rank in members]
+        return self._lost is not None or any(status.runs is None or status.runs.get(key, 0) < number for status in exits)
 
     def failed(self) -> bool:
         """True if something went wrong: a process has failed, or the coordinator is lost."""
@@ -208,41 +208,41 @@ class JobClient:
 
     def wait_for_losses(self) -> None:
         """Return when another process has left, or the coordinator is lost."""
-        with self._news:
-            self._news.wait_for(lambda: bool(self.exits) or self._lost is not None)
+        with self._condition:
+            self._condition.wait_for(lambda: bool(self.exits) or self._lost is not None)
 
     def leave(self, reason: str, runs: Runs, positions: Mapping[str, Position] | None = None) -> None:
-        """Take part no more. Arguments as `ExitStatus` has them."""
-        with self._news:
+        """Leave the job. Arguments as `ExitStatus` has them."""
+        with self._condition:
             if self._left:
                 return
             self._left = True
         self._send({"do": "leave", "reason": reason, "runs": dict(runs), "positions": dict(positions or {})})
 
     def leave_to_parent(self) -> None:
-        """In a forked child: let go of the connection, so that its end is that of the parent alone. Nothing is sent."""
+        """In a forked child: close its copy of the connection, which then ends with the parent. Nothing is sent."""
         self._left, self._lost = True, "it is the job of the process that this one was forked from"
         # A thread of the parent may have held them.
-        self._sending, self._news = threading.Lock(), threading.Condition()
+        self._sending, self._condition = threading.Lock(), threading.Condition()
         self._connection.close()
 
     def wait_for_others_to_leave(self, timeout: float) -> None:
         """Return when all others are gone, or after `timeout` seconds."""
-        with self._news:
-            self._news.wait_for(lambda: len(self.exits) == self.size - 1 or self._lost is not None, timeout)
+        with self._condition:
+            self._condition.wait_for(lambda: len(self.exits) == self.size - 1 or self._lost is not None, timeout)
 
     def wait_for_the_failed_to_end(self, timeout: float) -> None:
         """Return when the processes of all who have failed have ended, or after `timeout` seconds."""
-        with self._news:
+        with self._condition:
             failed = {rank for rank, status in self.exits.items() if status.reason}
-            self._news.wait_for(lambda: failed <= self._ended or self._lost is not None, timeout)
+            self._condition.wait_for(lambda: failed <= self._ended or self._lost is not None, timeout)
 
     def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
         try:
             with self._sending:
                 protocol.send(self._connection, header, body)
         except OSError as error:
-            # Outside of `_sending`: this takes `_news`, which others hold while they send.
+            # Outside of `_sending`: this takes `_condition`, which others hold while they send.
             self._lose(str(error))
 
     def _send_heartbeats(self) -> None:
@@ -258,18 +258,18 @@ class JobClient:
             while True:
                 header, body = protocol.receive(self._connection)
                 self._heard = time.monotonic()
-                with self._news:
+                with self._condition:
                     self._take(header, body)
-                    self._news.notify_all()
+                    self._condition.notify_all()
         except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
             self._lose(str(error) or "it closed the connection")
         finally:
             self._connection.close()
 
     def _lose(self, reason: str) -> None:
-        with self._news:
+        with self._condition:
             self._lost = self._lost or reason
-            self._news.notify_all()
+            self._condition.notify_all()
 
     def _take(self, header: dict[str, Any], body: bytes) -> None:
         if "exits" in header:
@@ -279,7 +279,7 @@ class JobClient:
         if "ended" in header:
             self._ended.update(map(int, header["ended"]))
         # A result that comes after its exchange was given up would stay for good.
-        if "exchange" in header and header["exchange"] in self._wanted:
+        if "exchange" in header and header["exchange"] in self._awaited:
             self._results[header["exchange"]] = protocol.unpack(header["lengths"], body) if "lengths" in header else None
         if "message" in header:
             self._messages[str(header["message"])] = body
@@ -291,11 +291,11 @@ class JobClient:
             self._answer(str(header["inquiry"]), int(header["rank"]), str(header["digest"]), str(header["text"]))
 
     def _answer(self, name: str, rank: int, digest: str, text: str) -> None:
-        mine = self.on_inquiry(name, digest)
-        if mine is ProgramStatus.NOT_REACHED:
+        own_status = self.on_inquiry(name, digest)
+        if own_status is ProgramStatus.NOT_REACHED:
             self._send({"do": "not reached", "name": name, "rank": rank})
-        elif isinstance(mine, str):
-            self._send({"do": "differ", "name": name, "rank": rank, "text": mine})
+        elif isinstance(own_status, str):
+            self._send({"do": "differ", "name": name, "rank": rank, "text": own_status})
             # This side may wait in its own program of that name, and the other one never comes there either.
             self._disagree(name, rank, text)
 

@@ -26,15 +26,15 @@ class Hosts:
 
 @cache
 def adopt() -> Hosts | None:
-    """If nothing says yet which job this process belongs to, and a manager has started it as one of several, say so; looks once.
+    """Adopt the job in which a cluster's manager has started this process as one of several, unless a job is set; looks once.
 
-    The hosts of a TPU slice are given back, since each is to have a replica for each chip.
+    Returns the hosts of a TPU slice, since each is to start a replica for each chip.
     Raises JobError if a manager is there but does not say enough.
     """
     if WORLD_SIZE.get() is not None or RANK.get() is not None:
         return None
-    found = next((name for name in clusters() if _is_there(name)), None)
-    return None if found is None else _adopt(found, clusters()[found])
+    manager = next((name for name in clusters() if _is_there(name)), None)
+    return None if manager is None else _adopt(manager, clusters()[manager])
 
 
 def hosts() -> Hosts | None:
@@ -43,7 +43,7 @@ def hosts() -> Hosts | None:
 
 
 def _is_there(name: str) -> bool:
-    """True if a manager has started this process, and not a user in a shell on a machine of its."""
+    """True if a manager has started this process, and not a user in a shell on one of its machines."""
     if name == "Slurm" and settings.SLURM_STEP_NUM_TASKS.get() == 1:  # a shell in an allocation for several
         return False
     if name == "Kubernetes" and settings.JOB_COMPLETION_INDEX.get() is None:  # a pod that is no part of a job with numbers

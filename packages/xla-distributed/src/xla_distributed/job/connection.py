@@ -28,12 +28,12 @@ from xla_distributed.job.shutdown import exit_with_error
 from xla_distributed.job.waiting import Wait
 
 _TIMEOUT_FLAG = "xla_cpu_collective_timeout_seconds"
-# How long a process that fails because another one did lets that one end first, and their launcher see it, so that it names that one.
+# How long a process that fails because of another lets that one end first, and the launcher see it, so that it names that one.
 _FIRST_SECONDS, _SEEN_SECONDS = 5.0, 3.0
 
 
 class _State:
-    """joined: from when the process has joined, also if it fails then or leaves; job_client: once all is ready, until it leaves."""
+    """joined: the client, from when it has joined, also if it fails then or leaves; job_client: once all is ready, until it leaves."""
 
     joined: JobClient | None = None
     job_client: JobClient | None = None
@@ -70,14 +70,14 @@ def connect() -> None:
             local_size = _exchange_hosts(job, joined)
             if not is_spmd():
                 hardware.restrict(job.local_rank, local_size)
-            confirming = peers.connect(joined, job.key, timeout()) if device_kind() == "CPU" else None
+            confirming_peers = peers.connect(joined, job.key, timeout()) if device_kind() == "CPU" else None
             _start_jax(job, joined.runtime)
         except Exception as error:
             joined.leave("" if joined.failed() else describe_error(error), {})
             raise
         set_topology(Topology(job.rank, job.size, job.local_rank, local_size, replicas=not is_spmd()))
         _State.job_client = joined
-        flight_recorder.start(joined, timeout, confirming)
+        flight_recorder.start(joined, timeout, confirming_peers)
         explain_failures(_explanation)
         atexit.register(leave)
 
@@ -94,11 +94,11 @@ def join_by_store(store: Store, rank: int, size: int) -> None:
 
 
 def _exchange_hosts(job: bootstrap.Job, joined: JobClient) -> int:
-    """Wait for all processes; the number of those on this host."""
-    name = socket.gethostname()
+    """Wait for all processes, and count those on this host."""
+    own_host = socket.gethostname()
     wait = Wait(job.rank, f"the job's coordinator at {job.address[0]}:{job.address[1]}", timeout())
-    names = joined.exchange("hosts", name.encode(), timeout(), "waiting for all replicas to start", wait=wait)
-    return job.local_size or max(job.local_rank + 1, sum(other.decode() == name for other in names))
+    names = joined.exchange("hosts", own_host.encode(), timeout(), "waiting for all replicas to start", wait=wait)
+    return job.local_size or max(job.local_rank + 1, sum(host.decode() == own_host for host in names))
 
 
 def _start_jax(job: bootstrap.Job, runtime: str) -> None:
@@ -153,10 +153,10 @@ def leave(reason: str = "", launched: bool = False) -> None:
     if reason:
         # Python's last collections over all objects are four fifths of the time that the end takes: beside other work, ten seconds.
         gc.freeze()
-    second = bool(reason) and joined.failed()  # it fails because another one did
-    joined.leave("" if second else reason, flight_recorder.counts(), flight_recorder.positions())
+    after_another = bool(reason) and joined.failed()  # it fails because another one did
+    joined.leave("" if after_another else reason, flight_recorder.counts(), flight_recorder.positions())
     jax.distributed.shutdown()
-    if second and (launched or settings.RUN_ID.get() is not None):
+    if after_another and (launched or settings.RUN_ID.get() is not None):
         joined.wait_for_the_failed_to_end(_FIRST_SECONDS)
         time.sleep(_SEEN_SECONDS)
     elif joined.rank == 0 and not reason:  # where its end is that of a container, the coordinator ends with it

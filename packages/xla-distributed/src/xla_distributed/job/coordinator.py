@@ -120,18 +120,18 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 def serve() -> None:
     """Run the coordinator: print where it listens, and serve until stdin is closed and all who joined have ended."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # managers send these to all processes of a job; the replicas decide what they mean
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each process of the job has two connections to this one
+    for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signal_number, signal.SIG_IGN)  # managers send these to all processes of a job; the replicas decide what they mean
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))  # each process of the job has two connections to this one
     config = json.loads(sys.stdin.readline())
-    runtime = _free_address(config["host"])
-    service = runtime_service(runtime, config["size"])
-    server = Server(config["host"], config["size"], bytes.fromhex(config["key"]), config["heartbeat"], runtime)
+    runtime_address = _free_address(config["host"])
+    service = runtime_service(runtime_address, config["size"])
+    server = Server(config["host"], config["size"], bytes.fromhex(config["key"]), config["heartbeat"], runtime_address)
     print(json.dumps({"host": server.address[0], "port": server.address[1]}), flush=True)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    devnull = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # nobody reads on
-        os.dup2(nowhere, stream)
+        os.dup2(devnull, stream)
     # Ends when whoever started this has ended, however that went: the system closes the other end of the pipe.
     for line in sys.stdin:
         server.expect(dict(enumerate(json.loads(line))))

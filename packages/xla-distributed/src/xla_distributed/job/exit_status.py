@@ -13,7 +13,7 @@ Position = tuple[int, str]
 
 
 def group_key(members: Iterable[int]) -> str:
-    """The name of a group of replicas in a job, from its ordinals in line; none for all replicas."""
+    """The key of a group of replicas in a job, from its ordinals in order; no members stand for all replicas."""
     return ",".join(map(str, members))
 
 

@@ -31,7 +31,7 @@ from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLos
 from xla_distributed.job.client import JobClient
 from xla_distributed.job.exit_status import Position, Runs
 from xla_distributed.job.peers import Peers
-from xla_distributed.job.recorded_runs import Collectives, runs_shown
+from xla_distributed.job.recorded_runs import ProgramCollectives, runs_shown
 from xla_distributed.job.run_recorder import MIXED, FlightRecorder
 
 _recorder: FlightRecorder | None = None
@@ -55,7 +55,7 @@ def start(job_client: JobClient, timeout: Callable[[], float], peers: Peers | No
 
 
 def leave_to_parent() -> None:
-    """In a child of `os.fork`: the connections are its parent's."""
+    """In a child of `os.fork`: close the connections, which are its parent's."""
     if _recorder is not None and _recorder.peers is not None:
         _recorder.peers.close()
 
@@ -83,8 +83,8 @@ def run_among(members: Sequence[int], line: str, executable: Callable[..., Any],
 
 
 @lru_cache(maxsize=1024)
-def _among(line: str, members: tuple[int, ...]) -> Collectives:
-    return Collectives(line, (line,), members)
+def _among(line: str, members: tuple[int, ...]) -> ProgramCollectives:
+    return ProgramCollectives(line, (line,), members)
 
 
 def position() -> Position:
@@ -107,17 +107,17 @@ def mixed_up() -> CollectiveMismatchError | None:
     """The error of a process that has launched other programs with collectives than one that has left the job, and as many."""
     if _recorder is None:
         return None
-    mine = positions()
+    own_positions = positions()
     for rank, status in tuple(_recorder.job_client.exits.items()):
         for key, (count, history) in status.positions.items():
-            if key in mine and mine[key][0] == count and mine[key][1] != history:
-                own = runs_shown(_recorder.job_client.rank, [run for run in tuple(_recorder.runs) if run.collectives.group == key])
-                return CollectiveMismatchError(f"{MIXED}\n{own}\nreplica {rank} ran others, and has left the job")
+            if key in own_positions and own_positions[key][0] == count and own_positions[key][1] != history:
+                own_runs = runs_shown(_recorder.job_client.rank, [run for run in tuple(_recorder.runs) if run.collectives.group == key])
+                return CollectiveMismatchError(f"{MIXED}\n{own_runs}\nreplica {rank} ran others, and has left the job")
     return None
 
 
 def finish() -> Exception | None:
-    """Wait for what this process has launched; why it failed, if it did and nobody knows, because nobody has read what it gives."""
+    """Wait for the programs that this process has launched; the error of one that failed, if nobody has read its results."""
     recorder = _recorder
     if recorder is None or recorder.error_raised:
         return None
@@ -139,7 +139,7 @@ def blocked() -> str | None:
 
 
 def _building(graph: Graph) -> AbstractContextManager[None]:
-    """While a program is compiled, which others wait for if it holds collectives."""
+    """A scope for the compilation of a program: others may wait for it if it holds collectives."""
     collectives = _collectives(graph) if _recorder is not None else None
     return nullcontext() if _recorder is None or collectives is None else _recorder.build(collectives)
 
@@ -157,12 +157,12 @@ def _wrapped(graph: Graph, executable: Callable[..., Any]) -> Callable[..., Any]
     return run
 
 
-def _collectives(graph: Graph) -> Collectives | None:
-    found = [operation for operation in graph.operations() if operation.name in _operations]
-    if not found:
+def _collectives(graph: Graph) -> ProgramCollectives | None:
+    operations = [operation for operation in graph.operations() if operation.name in _operations]
+    if not operations:
         return None
     # Not of the users' lines: replicas may issue the same collective at different ones.
-    return Collectives("\n".join(operation.text for operation in found), tuple(_line(operation) for operation in found))
+    return ProgramCollectives("\n".join(operation.text for operation in operations), tuple(_line(operation) for operation in operations))
 
 
 def _line(operation: Operation) -> str:

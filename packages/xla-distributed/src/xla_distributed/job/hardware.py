@@ -28,7 +28,7 @@ def _visible_gpus() -> list[str]:
     chosen = settings.CUDA_VISIBLE_DEVICES.get()
     if chosen is not None:
         return [name for name in chosen.split(",") if name.strip()]
-    return [str(number) for number, _ in enumerate(sorted(Path("/proc/driver/nvidia/gpus").glob("*")))]
+    return [str(index) for index, _ in enumerate(sorted(Path("/proc/driver/nvidia/gpus").glob("*")))]
 
 
 def restrict(local_rank: int, local_size: int) -> None:

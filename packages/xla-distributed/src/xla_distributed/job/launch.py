@@ -31,7 +31,7 @@ _END_SECONDS = 5.0
 Target = Callable[..., Any]
 
 
-class Launched:
+class ReplicaProcesses:
     """Replicas that were started: `processes`, and `join` as `torch.multiprocessing` has it."""
 
     def __init__(self, context: Any, coordinator: Coordinator | None) -> None:
@@ -62,7 +62,7 @@ class Launched:
         for process in self.processes:
             if process.is_alive():
                 process.terminate()
-        # All are told before one is waited for: they end side by side.
+        # Terminate all before waiting for one, so that they end side by side.
         deadline = time.monotonic() + _END_SECONDS
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
@@ -85,7 +85,7 @@ def spawn(
     join: bool = True,
     daemon: bool = False,
     start_method: str = "spawn",
-) -> Launched | None:
+) -> ReplicaProcesses | None:
     """Run `fn(index, *args)` in one process for each device of this host, `index` being its ordinal there.
 
     On TPU slices of several hosts, a process on each calls this, and all that they start are one job.
@@ -125,7 +125,7 @@ def replica_count(nprocs: int | None = None) -> int:
     return size
 
 
-def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = False, start_method: str = "spawn") -> Launched:
+def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = False, start_method: str = "spawn") -> ReplicaProcesses:
     """Start `fn(index, *args)` in `size` processes, one of them too. Raises RuntimeError if this process holds what they would need."""
     if process_abi.started() and (start_method == "fork" or device_kind() != "CPU"):
         raise RuntimeError(
@@ -134,7 +134,7 @@ def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = 
         )
     slice_hosts = cluster.hosts()
     if slice_hosts is not None:
-        return Launched(_start(_replica_of_slice, (fn, args, size, slice_hosts), size, daemon, start_method), None)
+        return ReplicaProcesses(_start(_replica_of_slice, (fn, args, size, slice_hosts), size, daemon, start_method), None)
     key = secrets.token_bytes(32)
     coordinator = bootstrap.start_coordinator([_HOST], size, key)
     try:
@@ -143,15 +143,15 @@ def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = 
     except BaseException:
         coordinator.close()
         raise
-    return Launched(context, coordinator)
+    return ReplicaProcesses(context, coordinator)
 
 
 def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_method: str) -> Any:
-    target = partial(_leaving, fn) if start_method == "fork" else fn
+    target = partial(_leave_after, fn) if start_method == "fork" else fn
     return start_processes(target, args, nprocs=size, join=False, daemon=daemon, start_method=start_method)
 
 
-def _leaving(fn: Target, index: int, *args: Any) -> None:
+def _leave_after(fn: Target, index: int, *args: Any) -> None:
     """`fn(index, *args)` in a forked process, which multiprocessing ends without what is registered to run at its exit."""
     try:
         fn(index, *args)
@@ -164,8 +164,8 @@ def _is_replica() -> bool:
     return bootstrap.is_one_of_several() and cluster.hosts() is None
 
 
-def wait_for_all(started: Launched) -> None:
-    """Wait until all replicas have ended. Raises as `Launched.join`."""
+def wait_for_all(started: ReplicaProcesses) -> None:
+    """Wait until all replicas have ended. Raises as `ReplicaProcesses.join`."""
     # torch's `join` returns False each time that one of them has ended and others still run.
     while not started.join():
         pass
@@ -181,7 +181,7 @@ def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: 
 
 
 def _replica_of_slice(index: int, fn: Target, args: tuple[Any, ...], size: int, hosts: cluster.Hosts) -> None:
-    """Run a replica of a host of several in a child process; they find each other at host 0, whose address this process has inherited."""
+    """Run a replica of one host of a slice in a child process; they meet at host 0, whose address this process has inherited."""
     RANK.set(hosts.index * size + index)
     WORLD_SIZE.set(hosts.count * size)
     _run(index, fn, args, size)
@@ -249,7 +249,7 @@ def _end_with_parent() -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        # A signal, not an exit: what the program does at SIGTERM is done.
+        # A signal, not an exit, so that the program's SIGTERM handler runs.
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="xla-launcher-watch", daemon=True).start()

@@ -43,7 +43,7 @@ class Peers:
             connection.settimeout(_LOOK_SECONDS)
 
     def close(self) -> None:
-        """Let go of the connections: for a forked child, whose parent goes on with them."""
+        """Close this process's copy of the connections: for a forked child, whose parent goes on with them."""
         for connection in self._connections.values():
             connection.close()
 
@@ -51,7 +51,7 @@ class Peers:
         """Tell other replicas; one that is gone hears nothing, which `receive` shows."""
         message = _MESSAGE.pack(announcement.number, announcement.group, announcement.digest)
         for rank in ranks:
-            # It is gone: the job's server has the news of why, and what it said before can still be read.
+            # It is gone: the job's server tells why, and what it sent before can still be read.
             with suppress(OSError):
                 self._connections[rank].sendall(message)
 
@@ -115,7 +115,7 @@ class _Callers:
         self.connections: dict[int, socket.socket] = {}
         self._expected = frozenset(expected)
         self._key = key
-        self._news = threading.Condition()
+        self._condition = threading.Condition()
         threading.Thread(target=self._accept, args=(listener,), name="xla-job-peers", daemon=True).start()
 
     def absent(self) -> frozenset[int]:
@@ -124,8 +124,8 @@ class _Callers:
 
     def wait(self, seconds: float) -> bool:
         """Whether all have come, within this time."""
-        with self._news:
-            return self._news.wait_for(lambda: not self.absent(), seconds)
+        with self._condition:
+            return self._condition.wait_for(lambda: not self.absent(), seconds)
 
     def _accept(self, listener: socket.socket) -> None:
         while self.absent():
@@ -143,9 +143,9 @@ class _Callers:
         except (OSError, EOFError, struct.error, protocol.AuthenticationError):
             connection.close()
             return
-        with self._news:
+        with self._condition:
             if rank in self.absent():
                 self.connections[rank] = connection
-                self._news.notify_all()
+                self._condition.notify_all()
             else:
                 connection.close()

@@ -45,13 +45,13 @@ def resolve_and_execute(args: argparse.Namespace) -> None:
     command = _remote_command(args.positional, args.env or ())
     if shutil.which("gcloud") is None:
         raise JobError("xla_dist reaches the hosts of a TPU by gcloud, which is not there: install the Google Cloud CLI, and log in")
-    where = [f"--{name}={text}" for name in ("zone", "project") if (text := getattr(args, name))]
-    where += ["--internal-ip"] if args.internal_ip else []
+    location_flags = [f"--{name}={text}" for name in ("zone", "project") if (text := getattr(args, name))]
+    location_flags += ["--internal-ip"] if args.internal_ip else []
     if args.vm:
         targets = [["compute", "ssh", vm] for vm in args.vm]
     else:
         targets = [["compute", "tpus", "tpu-vm", "ssh", args.tpu, "--worker=all"]]
-    _run_all([["gcloud", *target, *where, f"--command={command}"] for target in targets])
+    _run_all([["gcloud", *target, *location_flags, f"--command={command}"] for target in targets])
 
 
 def _remote_command(words: Sequence[str], variables: Sequence[str]) -> str:

@@ -24,10 +24,10 @@ class LocalProcess:
 
     def state(self) -> ProcessState:
         """The state of the process now."""
-        found = _stat(self.pid)
-        if found is None or found[1] != self.started or found[0] in "ZX":
+        stat = _stat(self.pid)
+        if stat is None or stat[1] != self.started or stat[0] in "ZX":
             return ProcessState.ENDED
-        return ProcessState.STOPPED if found[0] == "T" else ProcessState.RUNNING
+        return ProcessState.STOPPED if stat[0] == "T" else ProcessState.RUNNING
 
 
 def _stat(pid: int) -> tuple[str, str] | None:
@@ -53,5 +53,5 @@ def local_process(pid: int, its_host: str) -> LocalProcess | None:
     """The process of this number; None if it is not of this host, so that nothing can be said."""
     if not its_host or its_host != host_id():
         return None
-    found = _stat(pid)
-    return LocalProcess(pid, found[1] if found is not None else "")
+    stat = _stat(pid)
+    return LocalProcess(pid, stat[1] if stat is not None else "")

@@ -44,10 +44,10 @@ def connect(address: Address, key: bytes) -> socket.socket:
     connection = socket.create_connection(address, _TIMEOUT_SECONDS)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # messages are small, and others wait for them
-        theirs = _received_part(connection, _NONCE)
-        ours = os.urandom(_NONCE)
-        connection.sendall(_framed(ours + _proof(key, b"caller", theirs, ours)))
-        if not hmac.compare_digest(_received_part(connection, _PROOF), _proof(key, b"listener", theirs, ours)):
+        their_nonce = _received_part(connection, _NONCE)
+        own_nonce = os.urandom(_NONCE)
+        connection.sendall(_framed(own_nonce + _proof(key, b"caller", their_nonce, own_nonce)))
+        if not hmac.compare_digest(_received_part(connection, _PROOF), _proof(key, b"listener", their_nonce, own_nonce)):
             raise AuthenticationError("the listener does not know the job's key")
         connection.settimeout(None)
     except (EOFError, ConnectionError, TimeoutError) as error:
@@ -72,31 +72,31 @@ def _checked_size(length: bytes, size: int) -> int:
 
 async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes) -> None:
     """Authenticate a caller: check that it knows `key`, and prove the same to it. Raises AuthenticationError, OSError, EOFError."""
-    ours = os.urandom(_NONCE)
-    writer.write(_framed(ours))
+    own_nonce = os.urandom(_NONCE)
+    writer.write(_framed(own_nonce))
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             answer = await reader.readexactly(_checked_size(await reader.readexactly(_LENGTH.size), _NONCE + _PROOF))
     except TimeoutError as error:
         raise AuthenticationError(f"no proof came within {_TIMEOUT_SECONDS:.0f} s") from error
-    writer.write(_framed(_proof_for(answer, ours, key)))
+    writer.write(_framed(_proof_for(answer, own_nonce, key)))
 
 
 def answer_caller(connection: socket.socket, key: bytes) -> None:
     """As `authenticate`, for a listener that blocks on the connection."""
     connection.settimeout(_TIMEOUT_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    ours = os.urandom(_NONCE)
-    connection.sendall(_framed(ours))
-    connection.sendall(_framed(_proof_for(_received_part(connection, _NONCE + _PROOF), ours, key)))
+    own_nonce = os.urandom(_NONCE)
+    connection.sendall(_framed(own_nonce))
+    connection.sendall(_framed(_proof_for(_received_part(connection, _NONCE + _PROOF), own_nonce, key)))
 
 
-def _proof_for(answer: bytes, ours: bytes, key: bytes) -> bytes:
+def _proof_for(answer: bytes, own_nonce: bytes, key: bytes) -> bytes:
     """The listener's proof for a caller's nonce and proof, which is checked."""
-    theirs, proof = answer[:_NONCE], answer[_NONCE:]
-    if not hmac.compare_digest(proof, _proof(key, b"caller", ours, theirs)):
+    their_nonce, proof = answer[:_NONCE], answer[_NONCE:]
+    if not hmac.compare_digest(proof, _proof(key, b"caller", own_nonce, their_nonce)):
         raise AuthenticationError("the caller does not know the job's key")
-    return _proof(key, b"listener", ours, theirs)
+    return _proof(key, b"listener", own_nonce, their_nonce)
 
 
 def _proof(key: bytes, side: bytes, first: bytes, second: bytes) -> bytes:
@@ -129,14 +129,14 @@ async def read(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
-    found = bytearray(size)
-    rest = memoryview(found)
-    while rest:
-        count = connection.recv_into(rest)
+    content = bytearray(size)
+    remaining = memoryview(content)
+    while remaining:
+        count = connection.recv_into(remaining)
         if count == 0:
             raise EOFError("it closed the connection")
-        rest = rest[count:]
-    return bytes(found)
+        remaining = remaining[count:]
+    return bytes(content)
 
 
 def _parsed(content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -154,7 +154,7 @@ def pack(parts: list[bytes]) -> tuple[list[int], bytes]:
 
 
 def unpack(lengths: list[int], body: bytes) -> list[bytes]:
-    """Split what `pack` joined."""
+    """Split a body that `pack` concatenated."""
     parts, start = [], 0
     for length in lengths:
         parts.append(body[start : start + length])

@@ -18,7 +18,7 @@ START = bytes(_DIGEST_SIZE)  # the history of a group that has run nothing
 
 
 @dataclass(frozen=True)
-class Collectives:
+class ProgramCollectives:
     """The collectives of a program in order: a text of what all replicas must share, and lines for people.
 
     members: the ordinals of the replicas that run it; none for all.
@@ -40,7 +40,7 @@ class Collectives:
 
     @cached_property
     def group_digest(self) -> bytes:
-        """The same in 16 bytes."""
+        """The key of the group in 16 bytes."""
         return group_digest(self.group)
 
     def run_name(self, number: int) -> str:
@@ -49,7 +49,7 @@ class Collectives:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class RecordedRun:
     """An execution of a program with collectives.
 
     history: digest of what its group has launched up to it, with it; start: when it was to begin; token: is ready when it is done, None
@@ -57,7 +57,7 @@ class Run:
     """
 
     number: int
-    collectives: Collectives
+    collectives: ProgramCollectives
     history: bytes
     start: float
     token: jax.Array | None = None
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Its name in the job."""
+        """The name of the run in the job."""
         return self.collectives.run_name(self.number)
 
     @property
@@ -79,8 +79,8 @@ class Run:
         return [self.number, self.collectives.digest.hex(), self.collectives.lines[0] + more]
 
 
-def history_after(history: bytes, collectives: Collectives) -> bytes:
-    """The digest of a history that goes on with these."""
+def history_after(history: bytes, collectives: ProgramCollectives) -> bytes:
+    """The digest of a history once these collectives are added."""
     return _digest(history + collectives.digest)
 
 
@@ -93,14 +93,14 @@ def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).digest()
 
 
-def run_shown(rank: int, run: Run, start: int = 0) -> str:
+def run_shown(rank: int, run: RecordedRun, start: int = 0) -> str:
     """A run of a replica in words."""
     among = f" among {list(run.collectives.members)}" if run.collectives.members else ""
     gave_up = " no more, since that failed" if run.failed else ""
     return f"replica {rank} runs{among}{gave_up}{lines_shown(run.collectives.lines, start)}"
 
 
-def runs_shown(rank: int, runs: Iterable[Run]) -> str:
+def runs_shown(rank: int, runs: Iterable[RecordedRun]) -> str:
     """The last of some runs of a replica in words, one a line."""
     last = [run.record() for run in runs][-_SHOWN:]
     return "\n".join([f"replica {rank} ran", *(f"  run {number}: {line}" for number, _, line in last)])
@@ -108,14 +108,14 @@ def runs_shown(rank: int, runs: Iterable[Run]) -> str:
 
 def lines_shown(lines: tuple[str, ...], start: int = 0) -> str:
     """Some collectives, one a line, from one on."""
-    chosen = lines[start : start + _SHOWN]
-    more = len(lines) - start - len(chosen)
-    numbered = [f"  {start + place + 1}. {line}" for place, line in enumerate(chosen)]
+    shown = lines[start : start + _SHOWN]
+    more = len(lines) - start - len(shown)
+    numbered = [f"  {start + index + 1}. {line}" for index, line in enumerate(shown)]
     return "\n".join(["", *numbered, *([f"  and {more} more"] if more > 0 else [])])
 
 
 def first_difference(records: Mapping[int, Sequence[Sequence[Any]]]) -> str:
-    """Where replicas have launched different programs, in words, from the `Run.record` of their last runs, by rank."""
+    """Where replicas have launched different programs, in words, from the `RecordedRun.record` of their last runs, by rank."""
     by_rank = {rank: {int(number): (digest, line) for number, digest, line in runs} for rank, runs in records.items()}
     shared = sorted(set.intersection(*(set(runs) for runs in by_rank.values())))
     number = next((number for number in shared if len({runs[number][0] for runs in by_rank.values()}) > 1), None)

@@ -1,4 +1,4 @@
-"""The record of one process: its programs with collectives, what is compared before each, and what it answers other replicas."""
+"""Record the programs with collectives of one process, compare each with the other replicas, and answer their inquiries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from xla_distributed.job.exit_status import Position, group_key
 from xla_distributed.job.peers import Announcement, Peers
 from xla_distributed.job.recorded_runs import (
     START,
-    Collectives,
-    Run,
+    ProgramCollectives,
+    RecordedRun,
     first_difference,
     group_digest,
     history_after,
@@ -59,12 +59,12 @@ class FlightRecorder:
     histories: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     compared: dict[str, int] = field(default_factory=dict)  # the last run of a group that others were asked to compare
     error_raised: bool = False  # the user's program has had an error of an execution
-    building: Run | None = None  # the next, while its program is compiled
+    building: RecordedRun | None = None  # the next, while its program is compiled
     known: set[tuple[bytes, tuple[int, ...]]] = field(default_factory=set)
-    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    runs: deque[RecordedRun] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     turn: threading.Lock = field(default_factory=threading.Lock)  # threads announce their runs in the order of the numbers
 
-    def run(self, collectives: Collectives, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def run(self, collectives: ProgramCollectives, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Run a program that all its replicas run now. Raises CollectiveMismatchError, ReplicaLostError, ReplicaTimeoutError."""
         key = collectives.group
         with self.turn:
@@ -81,14 +81,14 @@ class FlightRecorder:
         run.token = results[-1]
         return results
 
-    def _next(self, collectives: Collectives) -> Run:
-        """The next run of a group, if it is of these."""
+    def _next(self, collectives: ProgramCollectives) -> RecordedRun:
+        """The next run of a group, with these collectives."""
         key = collectives.group
         history = history_after(self.histories.get(key, _NOTHING)[1], collectives)
-        return Run(self.counts.get(key, 0) + 1, collectives, history, time.monotonic())
+        return RecordedRun(self.counts.get(key, 0) + 1, collectives, history, time.monotonic())
 
     @contextmanager
-    def _noting_failure(self, run: Run) -> Iterator[None]:
+    def _noting_failure(self, run: RecordedRun) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -96,7 +96,7 @@ class FlightRecorder:
             self.failed.setdefault(run.collectives.group, run.number)
             raise
 
-    def _check(self, run: Run) -> None:
+    def _check(self, run: RecordedRun) -> None:
         """Raise unless a run may be launched, as far as this process is to know before."""
         # `exits` first: while all goes well, this costs a look at an empty dict.
         if self.job_client.exits:
@@ -105,41 +105,41 @@ class FlightRecorder:
             self._confirm(run, self.peers)
             return
         # The same on all replicas as long as they agree: none waits here for others that skip it. If they do not, `watch` finds out.
-        kind = run.collectives.digest, run.collectives.members
-        if kind not in self.known:
+        collectives_key = run.collectives.digest, run.collectives.members
+        if collectives_key not in self.known:
             self._agree(run)
-            self.known.add(kind)
+            self.known.add(collectives_key)
 
-    def _check_losses(self, run: Run) -> None:
+    def _check_losses(self, run: RecordedRun) -> None:
         if self.job_client.cannot_run(run.number, run.collectives.members):
             raise ReplicaLostError(f"{self.job_client.losses()}; {self.shown(run)}")
 
-    def _confirm(self, run: Run, peers: Peers) -> None:
+    def _confirm(self, run: RecordedRun, peers: Peers) -> None:
         """Tell the other members what this replica is about to run, and raise unless all are about to run the same."""
-        mine = Announcement(run.number, run.collectives.group_digest, run.collectives.digest)
+        own = Announcement(run.number, run.collectives.group_digest, run.collectives.digest)
         others = [rank for rank in run.collectives.members or range(self.job_client.size) if rank != self.job_client.rank]
-        peers.announce(mine, others)
+        peers.announce(own, others)
         begin_ns = time.perf_counter_ns()
-        for place, rank in enumerate(others):
+        for index, rank in enumerate(others):
             theirs = peers.receive(rank)
             while theirs is None or self._is_over(theirs, run):
                 if theirs is None:
-                    self._check_wait(run, peers, others[place:])
+                    self._check_wait(run, peers, others[index:])
                 theirs = peers.receive(rank)
-            if (theirs.number, theirs.group) != (mine.number, mine.group):
-                raise self._crossing(run, mine, rank, theirs)
-            if theirs.digest != mine.digest:
+            if (theirs.number, theirs.group) != (own.number, own.group):
+                raise self._crossing(run, own, rank, theirs)
+            if theirs.digest != own.digest:
                 # Then each member has one that differs from its own, and comes here.
                 self._agree(run)
         note_replica_wait(torch.device("xla:0"), begin_ns)
 
-    def _is_over(self, announcement: Announcement, run: Run) -> bool:
+    def _is_over(self, announcement: Announcement, run: RecordedRun) -> bool:
         """True if an announcement is of a run that this replica gave up."""
         if announcement.group == run.collectives.group_digest:
             return announcement.number < run.number
         return any(group_digest(key) == announcement.group and announcement.number <= count for key, count in self.counts.items())
 
-    def _check_wait(self, run: Run, peers: Peers, awaited: Sequence[int]) -> None:
+    def _check_wait(self, run: RecordedRun, peers: Peers, awaited: Sequence[int]) -> None:
         """Raise if a run must not wait any longer for these."""
         shown = self.shown(run)
         self.job_client.check(run.name, shown)
@@ -149,9 +149,9 @@ class FlightRecorder:
             absent = [rank for rank in awaited if peers.receive(rank) is None]
             raise ReplicaTimeoutError(f"waited {limit:.0f} s for ordinals {absent}, which did not arrive.\n{shown}")
 
-    def _crossing(self, run: Run, mine: Announcement, rank: int, theirs: Announcement) -> CollectiveMismatchError:
+    def _crossing(self, run: RecordedRun, own: Announcement, rank: int, theirs: Announcement) -> CollectiveMismatchError:
         """The error of a run for which another replica does not come, because it waits in another one for this replica."""
-        here, there = (f"{one.number} {one.group.hex()}" for one in (mine, theirs))
+        here, there = (f"{announcement.number} {announcement.group.hex()}" for announcement in (own, theirs))
         try:
             self.job_client.post(rank, f"{here} where {there} was expected", self.shown(run).encode())
             name = f"{there} where {here} was expected"
@@ -160,18 +160,18 @@ class FlightRecorder:
             text = f"replica {rank} runs another program: run {theirs.number} of its group"
         return CollectiveMismatchError(f"{_DISAGREE}\n{self.shown(run)}\n{text}")
 
-    def _agree(self, run: Run) -> None:
+    def _agree(self, run: RecordedRun) -> None:
         """Raise unless all its replicas are about to run the same collectives, and have run the same before."""
-        mine = run.collectives
-        ours = json.dumps({"digest": mine.digest.hex(), "lines": mine.lines, "at": [run.number, run.history.hex()]}).encode()
-        found = self.job_client.exchange_once(run.name, ours, self.timeout(), self.shown(run), mine.members)
-        parts = dict(zip(sorted(mine.members) or range(self.job_client.size), map(json.loads, found), strict=True))
-        different = [rank for rank, part in parts.items() if part["digest"] != mine.digest.hex()]
+        own = run.collectives
+        own_json = json.dumps({"digest": own.digest.hex(), "lines": own.lines, "at": [run.number, run.history.hex()]}).encode()
+        payloads = self.job_client.exchange_once(run.name, own_json, self.timeout(), self.shown(run), own.members)
+        parts = dict(zip(sorted(own.members) or range(self.job_client.size), map(json.loads, payloads), strict=True))
+        different = [rank for rank, part in parts.items() if part["digest"] != own.digest.hex()]
         if not different:
-            self.compare_positions([part["at"] for part in parts.values()], mine.members)
+            self.compare_positions([part["at"] for part in parts.values()], own.members)
             return
         theirs = tuple(map(str, parts[different[0]]["lines"]))
-        start = next((place for place, (one, other) in enumerate(zip(mine.lines, theirs, strict=False)) if one != other), 0)
+        start = next((i for i, (a, b) in enumerate(zip(own.lines, theirs, strict=False)) if a != b), 0)
         raise CollectiveMismatchError(
             f"{_DISAGREE}\n{run_shown(self.job_client.rank, run, start)}\nreplica {different[0]} runs{lines_shown(theirs, start)}"
         )
@@ -192,8 +192,8 @@ class FlightRecorder:
         raise CollectiveMismatchError(f"{MIXED}\n{first_difference(by_rank)}")
 
     @contextmanager
-    def build(self, collectives: Collectives) -> Iterator[None]:
-        """While the program of the next run is compiled."""
+    def build(self, collectives: ProgramCollectives) -> Iterator[None]:
+        """Record the next run while its program is compiled."""
         # Under the number that its run will have: others may hang there already, and wait for this compilation.
         run = self.building = self._next(collectives)
         try:
@@ -202,7 +202,7 @@ class FlightRecorder:
             self.building = None
             run.failed = True  # another entry is made for its execution
 
-    def oldest(self) -> Run | None:
+    def oldest(self) -> RecordedRun | None:
         """The first run that is not over, be it compiled yet or not."""
         # A copy: the thread that runs programs may append meanwhile, and `over` asks JAX in between.
         return next((run for run in tuple(self.runs) if not run.over), self.building)
@@ -218,7 +218,7 @@ class FlightRecorder:
                 self.have_latest_compared()
 
     def have_latest_compared(self) -> None:
-        """Ask the other members of groups in which this replica is the first to compare their history with this one's, if it went on."""
+        """Ask the other members of groups in which this replica is first to compare their history with this one's, if it has grown."""
         latest = {run.collectives.group: run for run in tuple(self.runs) if not run.failed and run.token is not None}
         for key, run in latest.items():
             members = run.collectives.members
@@ -226,18 +226,18 @@ class FlightRecorder:
                 self.compared[key] = run.number
                 self.job_client.report_run(run.name, run.history.hex(), self.shown(run), members)
 
-    def _named(self, name: str) -> Run | None:
+    def _named(self, name: str) -> RecordedRun | None:
         building = self.building
         if building is not None and building.name == name:
             return building
         return next((run for run in tuple(self.runs) if run.name == name), None)
 
-    def shown(self, run: Run) -> str:
+    def shown(self, run: RecordedRun) -> str:
         """A run in words; with those before it if it is over."""
         if not run.over or run.failed:
             return run_shown(self.job_client.rank, run)
-        before = [one for one in tuple(self.runs) if one.collectives.group == run.collectives.group and one.number <= run.number]
-        return runs_shown(self.job_client.rank, before)
+        earlier = [past for past in tuple(self.runs) if past.collectives.group == run.collectives.group and past.number <= run.number]
+        return runs_shown(self.job_client.rank, earlier)
 
     def status(self, name: str, digest: str) -> str | ProgramStatus:
         """The status of a run on this process; if another one ran or runs under its name here, or it was given up, that in words.
@@ -261,7 +261,7 @@ class FlightRecorder:
             # The caller is the thread that reads the job's news, with its lock held: it must not wait.
             threading.Thread(target=self._end, args=(run, text), name="xla-job-mismatch", daemon=True).start()
 
-    def _end(self, run: Run, text: str) -> None:
+    def _end(self, run: RecordedRun, text: str) -> None:
         deadline = time.monotonic() + _GRACE
         while time.monotonic() < deadline:
             if run.failed:

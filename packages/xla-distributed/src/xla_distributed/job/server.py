@@ -33,7 +33,7 @@ _LINGER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """An exchange that is not over. members: the processes that take part; parts: what came of them so far."""
+    """An exchange that is not over. members: the processes that take part; parts: the payloads that have come from them so far."""
 
     members: frozenset[int]
     parts: dict[int, bytes] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Server:
 
     def expect(self, pids: Mapping[int, int]) -> None:
         """Watch processes of this host, by their numbers, until they join: one that ends before is lost."""
-        expected = {rank: found for rank, pid in pids.items() if (found := local_process(pid, host_id())) is not None}
+        expected = {rank: process for rank, pid in pids.items() if (process := local_process(pid, host_id())) is not None}
         self._loop.call_soon_threadsafe(self._expected.update, expected)
 
     async def _over(self) -> None:
@@ -212,11 +212,11 @@ class Server:
         """The processes that a message concerns."""
         return frozenset(map(int, header["members"])) or frozenset(range(self._size))
 
-    def _exchange(self, peer: _Peer, name: str, what: str, members: frozenset[int], body: bytes) -> None:
+    def _exchange(self, peer: _Peer, name: str, description: str, members: frozenset[int], body: bytes) -> None:
         exchange = self._exchanges.setdefault(name, _Exchange(members))
         parts = exchange.parts
         parts[peer.rank] = body
-        peer.waits[name] = what
+        peer.waits[name] = description
         # Who has left comes to no exchange: none of its that begins now can be whole.
         if members & self._exits.keys():
             peer.send({"exchange": name, **self._news()})
@@ -250,7 +250,7 @@ class Server:
         if other is None or other.stuck[0] != name:
             return
         elsewhere = {
-            place: what for place, what in peer.waits.items() if rank in self._exchanges[place].members and place not in other.waits
+            waited: text for waited, text in peer.waits.items() if rank in self._exchanges[waited].members and waited not in other.waits
         }
         crossing = (name, *elsewhere)
         # It must stay so for a while: a process that gets on is only late.
@@ -260,8 +260,8 @@ class Server:
             other.send(
                 {"disagree": name, "rank": peer.rank, "text": f"replica {peer.rank} waits elsewhere: {'; '.join(elsewhere.values())}"}
             )
-            for place in elsewhere:
-                peer.send({"disagree": place, "rank": rank, "text": other.stuck[1]})
+            for waited in elsewhere:
+                peer.send({"disagree": waited, "rank": rank, "text": other.stuck[1]})
 
     async def _watch_peers(self) -> None:
         """Give up processes that cannot go on while others can, in a loop."""
@@ -309,13 +309,13 @@ class Server:
         return {"exits": {rank: [exited.reason, exited.runs, dict(exited.positions)] for rank in ranks if (exited := self._exits[rank])}}
 
     def _left(self, rank: int, status: ExitStatus) -> None:
-        """A process takes part no more, though it may still be ending."""
+        """Record that a process has left, though it may still be ending."""
         if rank in self._exits:
             return
         self._exits[rank] = status
         self._tell_soon()
         self._untold[0].append(rank)
-        # Exchanges in which others wait for it.
+        # End the exchanges in which others wait for it.
         for name, exchange in self._exchanges.items():
             if rank in exchange.members and exchange.parts:
                 failure = protocol.message({"exchange": name, **self._news()})
@@ -324,7 +324,7 @@ class Server:
                 exchange.parts.clear()  # whoever comes later is told at once
 
     def _end(self, peer: _Peer) -> None:
-        """A process has ended."""
+        """Record that a process has ended."""
         del self._peers[peer.rank]
         self._tell_soon()
         self._untold[1].append(peer.rank)

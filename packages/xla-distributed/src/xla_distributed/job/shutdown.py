@@ -14,8 +14,8 @@ from xla_distributed.errors import JobError
 def exit_with_error(error: JobError) -> NoReturn:
     """Print an error with the place where the main thread is, as if it were raised there, and end the process at once."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    place = ["Traceback (most recent call last):\n", *traceback.format_stack(frame)] if frame is not None else []
-    sys.stderr.write("".join([*place, *traceback.format_exception_only(error)]))
+    stack = ["Traceback (most recent call last):\n", *traceback.format_stack(frame)] if frame is not None else []
+    sys.stderr.write("".join([*stack, *traceback.format_exception_only(error)]))
     sys.stderr.flush()
     sys.stdout.flush()
     os._exit(1)

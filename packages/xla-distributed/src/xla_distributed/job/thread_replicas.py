@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class ThreadRendezvous:
-    """The rendezvous of one process's replicas: each gives a payload and gets those of all, in rounds of which all are participants.
+    """The rendezvous of one process's replicas: in each round, each gives a payload and gets the payloads of all.
 
     names: of the replicas, by their ordinals.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
-        self._news = threading.Condition()
+        self._condition = threading.Condition()
         self._round: dict[int, tuple[str, Any]] = {}
         self._exits: dict[int, str] = {}
 
@@ -36,37 +36,37 @@ class ThreadRendezvous:
         what: says what this exchange is for, the same for all. Raises CollectiveMismatchError if it is not, ReplicaLostError if one
         does not come any more, ReplicaTimeoutError if one does not come in time.
         """
-        with self._news:
-            mine = self._round
-            mine[ordinal] = (what, payload)
-            if len(mine) == len(self._names):
-                # The last one begins the next round, in which it may be before others have left this one: they hold it as `mine`.
+        with self._condition:
+            arrived = self._round
+            arrived[ordinal] = (what, payload)
+            if len(arrived) == len(self._names):
+                # The last one begins the next round, and may be in it before others have left this one: they hold it as `arrived`.
                 self._round = {}
-                self._news.notify_all()
+                self._condition.notify_all()
             timeout = settings.COLLECTIVE_TIMEOUT_SECONDS.get()
             # One that has exited may have been here before that; it is missed only if it was not.
-            self._news.wait_for(lambda: len(mine) == len(self._names) or not mine.keys() >= self._exits.keys(), timeout)
-            missing = [name for one, name in enumerate(self._names) if one not in mine]
-            if missing and mine.keys() >= self._exits.keys():
+            self._condition.wait_for(lambda: len(arrived) == len(self._names) or not arrived.keys() >= self._exits.keys(), timeout)
+            missing = [name for rank, name in enumerate(self._names) if rank not in arrived]
+            if missing and arrived.keys() >= self._exits.keys():
                 raise ReplicaTimeoutError(
                     f"replica {self._names[ordinal]} waited {timeout:g} s in {what} for {', '.join(missing)}, which did not arrive"
                 )
             if missing:
-                lost = ", ".join(f"replica {self._names[one]} {self._exits[one]}" for one in sorted(self._exits.keys() - mine.keys()))
+                lost = ", ".join(f"replica {self._names[rank]} {self._exits[rank]}" for rank in sorted(self._exits.keys() - arrived.keys()))
                 raise ReplicaLostError(f"{lost}, and replica {self._names[ordinal]} waits for it in {what}")
-        different = next((one for one, (other, _) in mine.items() if other != what), None)
-        if different is not None:
+        mismatched = next((rank for rank, (other, _) in arrived.items() if other != what), None)
+        if mismatched is not None:
             raise CollectiveMismatchError(
                 "replicas disagree on their collectives: each must issue the same ones in the same order.\n"
-                f"replica {self._names[ordinal]} runs {what}\nreplica {self._names[different]} runs {mine[different][0]}"
+                f"replica {self._names[ordinal]} runs {what}\nreplica {self._names[mismatched]} runs {arrived[mismatched][0]}"
             )
-        return [mine[one][1] for one in range(len(self._names))]
+        return [arrived[rank][1] for rank in range(len(self._names))]
 
     def leave(self, ordinal: int, how: str) -> None:
-        """A replica comes to no further round. how: what it did instead, as in "replica xla:1 has returned"."""
-        with self._news:
+        """Take a replica out of all further rounds. how: what it did instead, as in "replica xla:1 has returned"."""
+        with self._condition:
             self._exits[ordinal] = how
-            self._news.notify_all()
+            self._condition.notify_all()
 
 
 class _ThisThread(threading.local):
@@ -107,7 +107,7 @@ def check_single_process(devices: Sequence[torch.device]) -> None:
 
 
 def run_on_devices(devices: Sequence[torch.device], work: Callable[[int], T]) -> list[T]:
-    """Run `work(place)` in a thread for each device, with that device as default, and return the results; among several these are replicas.
+    """Run `work(index)` in a thread for each device, with that device as default, and return the results; several are replicas.
 
     Raises what a thread raises first, when all have ended; those that wait for it raise ReplicaLostError. JobError as
     `check_single_process`.
@@ -118,32 +118,32 @@ def run_on_devices(devices: Sequence[torch.device], work: Callable[[int], T]) ->
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 
-    def run(place: int) -> None:
+    def run(index: int) -> None:
         try:
-            torch_xla.device(devices[place].index)
+            torch_xla.device(devices[index].index)
             if len(devices) > 1:
-                xm.set_replication(devices[place], xm.xla_real_devices(names))
-                _this_thread.rendezvous, _this_thread.ordinal = rendezvous, place
-            results[place] = work(place)
-        except BaseException as error:  # it belongs to the caller
+                xm.set_replication(devices[index], xm.xla_real_devices(names))
+                _this_thread.rendezvous, _this_thread.ordinal = rendezvous, index
+            results[index] = work(index)
+        except BaseException as error:  # raised to the caller below
             # Before the others hear of it: they fail because of this one, and the first error is raised.
             errors.append(error)
-            rendezvous.leave(place, f"has failed with {type(error).__name__}: {error}")
+            rendezvous.leave(index, f"has failed with {type(error).__name__}: {error}")
         else:
-            rendezvous.leave(place, "has returned")
+            rendezvous.leave(index, "has returned")
 
     # Daemons: after Ctrl-C in `join` the process can end, whatever they wait for.
-    running = [threading.Thread(target=run, args=(place,), name=f"xla-replica-{name}", daemon=True) for place, name in enumerate(names)]
-    for thread in running:
+    threads = [threading.Thread(target=run, args=(index,), name=f"xla-replica-{name}", daemon=True) for index, name in enumerate(names)]
+    for thread in threads:
         thread.start()
-    for thread in running:
+    for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return [results[place] for place in range(len(devices))]
+    return [results[index] for index in range(len(devices))]
 
 
 @budget(compiles=None, reads=None)
 def spawn_threads(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> None:
     """Run `fn(ordinal, *args)` in one thread for each device of this process. Raises what a thread raises first."""
-    run_on_devices(torch_xla.devices(), lambda place: fn(place, *args))
+    run_on_devices(torch_xla.devices(), lambda index: fn(index, *args))

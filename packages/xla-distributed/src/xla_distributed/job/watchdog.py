@@ -20,29 +20,29 @@ _GRACE_SECONDS, _LONGEST_SECONDS = 3.0, 5.0
 _CHECK_SECONDS = 0.2
 
 
-def start(joined: JobClient) -> None:
+def start(job_client: JobClient) -> None:
     """Watch over this process, which has joined its job, in a thread of its own."""
-    threading.Thread(target=_watch, args=(joined,), name="xla-job-watchdog", daemon=True).start()
+    threading.Thread(target=_watch, args=(job_client,), name="xla-job-watchdog", daemon=True).start()
 
 
-def _watch(joined: JobClient) -> None:
+def _watch(job_client: JobClient) -> None:
     # While all goes well this thread only sleeps.
-    joined.wait_for_losses()
+    job_client.wait_for_losses()
     doing, since, closed = None, 0.0, 0.0
     while True:
-        last, doing, now = doing, _blocked(joined), time.monotonic()
+        last, doing, now = doing, _blocked(job_client), time.monotonic()
         # It got on to other work: the time begins anew.
         if doing is None or doing != last:
             since = closed = now
-        elif not joined.all_exited_have_ended():
+        elif not job_client.all_exited_have_ended():
             closed = now
         if doing is not None and (now - closed > _GRACE_SECONDS or now - since > _LONGEST_SECONDS):
-            exit_with_error(ReplicaLostError(f"{joined.losses()}; {doing}"))
+            exit_with_error(ReplicaLostError(f"{job_client.losses()}; {doing}"))
         time.sleep(_CHECK_SECONDS)
 
 
-def _blocked(joined: JobClient) -> str | None:
+def _blocked(job_client: JobClient) -> str | None:
     """The work that this process cannot finish without the replicas that are lost, in words; None if there is none."""
     if not started():
-        return f"replica {joined.rank} starts its devices, for which all replicas are needed" if joined.failed() else None
+        return f"replica {job_client.rank} starts its devices, for which all replicas are needed" if job_client.failed() else None
     return flight_recorder.blocked()

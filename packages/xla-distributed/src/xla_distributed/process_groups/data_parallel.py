@@ -1,4 +1,4 @@
-"""What torch's DistributedDataParallel needs of device xla beside the collectives."""
+"""Let torch's DistributedDataParallel run on device xla: what it needs besides the collectives."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from xla_distributed.process_groups.process_group import ProcessGroupXla
 
 
 def _refuse_join() -> None:
-    """Let `Join` raise NotImplementedError over xla process groups: who has ended would read at once what the others only record."""
-    own = Join.__init__
+    """Make `Join` raise NotImplementedError over xla process groups: a replica out of inputs would read what others only record."""
+    original = Join.__init__
 
     def init(self: Join, joinables: list[Any], enable: bool = True, *args: Any, **kwargs: Any) -> None:
-        own(self, joinables, enable, *args, **kwargs)
+        original(self, joinables, enable, *args, **kwargs)
         group = joinables[0].join_process_group
         if enable and isinstance(group, ProcessGroupXla) and group.size() > 1:
             raise NotImplementedError(

@@ -22,7 +22,7 @@ def _left_to_spmd() -> bool:
 
 
 def _shaped(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A view of that shape where one can be, of a tensor whose operations autograd does not see."""
+    """Reshape a tensor whose operations autograd does not see, to a view if possible."""
     return tensor if tuple(shape) == tensor.shape else torch.ops.aten.reshape.default.decompose(tensor, shape)
 
 
@@ -41,19 +41,19 @@ def _linear(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tens
 
 
 def _linear_backward(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Its gradients, likewise."""
-    x, gradient, weight, wanted = args
+    """The gradients of `linear`, in operations that DTensors have rules for."""
+    x, gradient, weight, needed = args
     gradients = _rows(gradient)
     return (
-        _shaped(gradients.mm(weight), x.shape) if wanted[0] else None,
-        gradients.t().mm(_rows(x)) if wanted[1] else None,
-        gradients.sum(0) if wanted[2] else None,
+        _shaped(gradients.mm(weight), x.shape) if needed[0] else None,
+        gradients.t().mm(_rows(x)) if needed[1] else None,
+        gradients.sum(0) if needed[2] else None,
     )
 
 
 @cache
 def register() -> None:
-    """Let device meshes have the process groups that there are, DTensors serve what xla tensors keep whole, checkpoints copy tensors."""
+    """Let device meshes have process groups, DTensors split `linear`, which xla tensors keep whole, and checkpoints copy tensors."""
     make_special_only_if("xla", _left_to_spmd)
     handle_on_dtensors({torch.ops.aten.linear.default: _linear, torch.ops.aten.linear_backward.default: _linear_backward})
     stage_by_copying("xla")

@@ -1,8 +1,8 @@
 """Torch's functional collectives (`torch.ops._c10d_functional`) on xla tensors: new tensors, recorded like those of any operation.
 
 Torch's own kernels would have the process group write to copies, and keep each copy until somebody waits for it. Here there is
-nothing to wait for. Gradients and shapes are torch's. `torch.compile` traces these operations; that they stay in order with
-the collectives before and behind the compiled part is the device's token's doing.
+nothing to wait for. Gradients and shapes are torch's. `torch.compile` traces these operations; the device's token keeps them in
+order with the collectives before and after the compiled part.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from xla_distributed.process_groups.unlike import exchange_unlike
 Tensors = Sequence[torch.Tensor]
 
 
-def _group(given: Any) -> ProcessGroupXla:
-    """The process group behind what an operation names. Raises RuntimeError, as torch does, if there is none with backend xla."""
-    group = process_group.named.get(given) if isinstance(given, str) else given
+def _group(name_or_group: Any) -> ProcessGroupXla:
+    """The process group that an operation names. Raises RuntimeError, as torch does, if there is none with backend xla."""
+    group = process_group.named.get(name_or_group) if isinstance(name_or_group, str) else name_or_group
     if not isinstance(group, ProcessGroupXla):
-        raise RuntimeError(f"a collective on xla tensors needs a process group with backend xla, got {given!r}")
+        raise RuntimeError(f"a collective on xla tensors needs a process group with backend xla, got {name_or_group!r}")
     return group
 
 
@@ -103,7 +103,7 @@ def _wait_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _wrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """Torch wraps results in a tensor that waits at its first use. Here a new tensor of the same value does."""
+    """Copy the tensor. Torch wraps results in a tensor that waits at its first use; here nothing has to wait."""
     return tensor.clone()
 
 

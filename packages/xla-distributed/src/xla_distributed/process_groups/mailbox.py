@@ -36,15 +36,15 @@ class Mailbox:
         """Seconds that members wait for each other."""
         return min(self._timeout, connection.timeout())
 
-    def exchange(self, what: str, data: Any, timeout: float | None = None) -> list[Any]:
-        """The data of all members, anything that JSON holds, in the order of their ranks; waits for all, so many seconds.
+    def exchange(self, operation: str, data: Any, timeout: float | None = None) -> list[Any]:
+        """Exchange data that JSON can hold: the data of all members, in the order of their ranks. Waits for all, `timeout` seconds.
 
         Raises ReplicaLostError, ReplicaTimeoutError with the ordinals that did not arrive.
         """
         if len(self._members) == 1:
             return [data]
         run_pending()
-        kind = f"{what} of group {self._name()} of replicas {list(self._members)}"
+        kind = f"{operation} of group {self._name()} of replicas {list(self._members)}"
         text = f"replica {ordinal()} waits in a {kind}"
         limit = self.timeout() if timeout is None else timeout
         parts = connection.job_client().exchange(kind, json.dumps(data).encode(), limit, text, self._members)
@@ -57,39 +57,39 @@ class Mailbox:
         sender, receiver = ordinal(), self._members[target]
         file = io.BytesIO()
         torch.save(tensor.detach().cpu(), file)
-        connection.job_client().post(receiver, self._next(sender, receiver, tag), file.getvalue())
-        run_pending()  # behind it: who receives it may come to these collectives only then
+        connection.job_client().post(receiver, self._next_name(sender, receiver, tag), file.getvalue())
+        run_pending()  # after the post: its receiver may come to these collectives only then
 
     def receiver(self, tensor: torch.Tensor, source: int | None, tag: int) -> tuple[Callable[[float | None], int], Callable[[], bool]]:
-        """What fills a tensor with the next one of a member, or (None) of any: see `ReceivingWork`.
+        """The functions that fill `tensor` with the next one from a member (None: from any), for `ReceivingWork`.
 
         Tensors from a member arrive in the order in which receivers of that member were made.
         """
         _warn_once()
-        mine = ordinal()
-        fixed = None if source is None else {self._next(self._members[source], mine, tag): self._members[source]}
+        receiver = ordinal()
+        fixed = None if source is None else {self._next_name(self._members[source], receiver, tag): self._members[source]}
 
         def senders() -> dict[str, int]:
-            others = [member for member in self._members if member != mine]
-            return fixed or {self._called(sender, mine, tag, self._counts[sender, mine, tag] + 1): sender for sender in others}
+            others = [member for member in self._members if member != receiver]
+            return fixed or {self._name_of(sender, receiver, tag, self._counts[sender, receiver, tag] + 1): sender for sender in others}
 
         def receive(timeout: float | None) -> int:
             run_pending()
             expected = senders()
             name, payload = connection.job_client().take(expected, self.timeout() if timeout is None else timeout)
             if fixed is None:
-                self._counts[expected[name], mine, tag] += 1
+                self._counts[expected[name], receiver, tag] += 1
             _fill_from(tensor, torch.load(io.BytesIO(payload), weights_only=True), name)
             return self._members.index(expected[name])
 
         return receive, lambda: connection.job_client().has_arrived(senders())
 
-    def _next(self, sender: int, receiver: int, tag: int) -> str:
+    def _next_name(self, sender: int, receiver: int, tag: int) -> str:
         self._counts[sender, receiver, tag] += 1
-        return self._called(sender, receiver, tag, self._counts[sender, receiver, tag])
+        return self._name_of(sender, receiver, tag, self._counts[sender, receiver, tag])
 
-    def _called(self, sender: int, receiver: int, tag: int, number: int) -> str:
-        return f"tensor {number} from {sender} to {receiver} with tag {tag} in group {self._name()}"
+    def _name_of(self, sender: int, receiver: int, tag: int, count: int) -> str:
+        return f"tensor {count} from {sender} to {receiver} with tag {tag} in group {self._name()}"
 
 
 def _fill_from(tensor: torch.Tensor, received: torch.Tensor, name: str) -> None:

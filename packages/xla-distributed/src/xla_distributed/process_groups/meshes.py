@@ -35,9 +35,9 @@ def inferred_mesh(ranks: Sequence[int], count: int) -> list[list[int]]:
     size = len(ranks)
     stride = ranks[1] - ranks[0] if size > 1 else 1
     block = stride * size
-    if stride < 1 or list(ranks) != [ranks[0] + stride * place for place in range(size)] or count % block:
+    if stride < 1 or list(ranks) != [ranks[0] + stride * index for index in range(size)] or count % block:
         raise ValueError(f"no rectangular mesh of {count} replicas has the group {list(ranks)}: give xla_pg_options its mesh")
-    mesh = [[start + offset + stride * place for place in range(size)] for start in range(0, count, block) for offset in range(stride)]
+    mesh = [[start + offset + stride * index for index in range(size)] for start in range(0, count, block) for offset in range(stride)]
     if list(ranks) not in mesh:
         raise ValueError(f"the group {list(ranks)} is not one of the mesh {mesh}")
     return mesh
@@ -48,20 +48,20 @@ def groups_for(ranks: Sequence[int], count: int, options: Any = None) -> Sequenc
 
     options: as of `creation.create`. Raises ValueError for a mesh without such a group.
     """
-    given = _of_dictionary(options) if isinstance(options, Mapping) else options
-    if isinstance(given, Options) and given.mesh is None:
+    parsed = _of_dictionary(options) if isinstance(options, Mapping) else options
+    if isinstance(parsed, Options) and parsed.mesh is None:
         return inferred_mesh(ranks, count)
-    if isinstance(given, Options) and given.mesh is not None:
-        found = [list(group) for group in given.mesh]
-        if list(ranks) not in found:
-            raise ValueError(f"the group {list(ranks)} is not one of the mesh {found}")
-        return found
+    if isinstance(parsed, Options) and parsed.mesh is not None:
+        mesh = [list(group) for group in parsed.mesh]
+        if list(ranks) not in mesh:
+            raise ValueError(f"the group {list(ranks)} is not one of the mesh {mesh}")
+        return mesh
     return None if list(ranks) == list(range(count)) else Members([tuple(ranks)])
 
 
 def _of_dictionary(options: Mapping[str, Any]) -> Options | None:
     """The options that programs for PyTorch/XLA 2.9 give as a dictionary."""
-    given = options.get("xla_pg_options", {})
-    if given.get("spmd"):
+    xla_options = options.get("xla_pg_options", {})
+    if xla_options.get("spmd"):
         return Options()
-    return Options(given["mesh"]) if given.get("mesh") is not None else None
+    return Options(xla_options["mesh"]) if xla_options.get("mesh") is not None else None

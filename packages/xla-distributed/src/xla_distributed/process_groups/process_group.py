@@ -32,12 +32,12 @@ def _pick(options: Any, name: str, default: Any) -> Any:
     return default if options is None else getattr(options, name)
 
 
-def _here(tensor: torch.Tensor) -> torch.Tensor:
+def _on_device(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's data on the device; torch's object collectives bring CPU tensors."""
     return tensor.detach().to("xla")
 
 
-def _back(tensors: Tensors, moved: Tensors) -> None:
+def _copy_back(tensors: Tensors, moved: Tensors) -> None:
     """Copy results to those tensors that are not on the device themselves."""
     for tensor, result in zip(tensors, moved, strict=True):
         if tensor.device.type != "xla":
@@ -54,23 +54,23 @@ def _fill(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
         return output.copy_(result.reshape(output.shape))
 
 
-def _check_elements(what: str, given: int, wanted: int) -> None:
-    if given != wanted:
-        raise RuntimeError(f"{what}: the output has {given} elements, the result {wanted}")
+def _check_elements(collective: str, actual: int, expected: int) -> None:
+    if actual != expected:
+        raise RuntimeError(f"{collective}: the output has {actual} elements, the result {expected}")
 
 
 def parts_of(tensor: torch.Tensor, sizes: Sequence[int], count: int) -> list[torch.Tensor]:
     """The rows of a tensor in parts of these sizes, of equal ones without any. Raises RuntimeError if they do not make up the tensor."""
     if not sizes and tensor.size(0) % count:
         raise RuntimeError(f"all_to_all: {tensor.size(0)} rows cannot be divided among {count} members")
-    given = list(sizes) or [tensor.size(0) // count] * count
-    if len(given) != count or sum(given) != tensor.size(0):
-        raise RuntimeError(f"all_to_all: the parts {given} do not make up the {tensor.size(0)} rows of the tensor for {count} members")
-    return list(tensor.split(given))
+    part_sizes = list(sizes) or [tensor.size(0) // count] * count
+    if len(part_sizes) != count or sum(part_sizes) != tensor.size(0):
+        raise RuntimeError(f"all_to_all: the parts {part_sizes} do not make up the {tensor.size(0)} rows of the tensor for {count} members")
+    return list(tensor.split(part_sizes))
 
 
 class SplittingBackend:
-    """What torch takes for the backend of one device of a group, when it splits the group.
+    """The object that torch uses as the backend of one device of a group when it splits the group.
 
     options: of the group that is split, for those that come of it: none.
     """
@@ -126,8 +126,8 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         self._timeout = timeout
         self._generation = generation
         self._name = self._description = ""
-        mine = ordinal()
-        self.members = list(range(size)) if groups is None else list(next(group for group in groups if mine in group))
+        own_ordinal = ordinal()
+        self.members = list(range(size)) if groups is None else list(next(group for group in groups if own_ordinal in group))
         # The names of torch begin anew with each default group.
         self.mailbox = Mailbox(lambda: f"{generation}.{self._name}", self.members, timeout.total_seconds())
 
@@ -153,11 +153,11 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         self._description = description
 
     def getGroupDesc(self) -> str:
-        """As `setGroupDesc` said."""
+        """The description that `setGroupDesc` set."""
         return self._description
 
     def _get_backend(self, device: torch.device) -> SplittingBackend:
-        """What torch asks about splitting. Raises RuntimeError for other devices than xla."""
+        """The backend that torch asks about splitting. Raises RuntimeError for other devices than xla."""
         if torch.device(device).type != "xla":
             raise RuntimeError(f"no backend for {device} in a process group of backend xla")
         return SplittingBackend(self)
@@ -176,7 +176,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
             return None
         members = tuple(self.members[rank] for rank in ranks)
         groups = None if members == tuple(range(world_size())) else Members([members])
-        made = ProcessGroupXla(
+        subgroup = ProcessGroupXla(
             self._store,
             list(ranks).index(self.rank()),
             len(ranks),
@@ -184,9 +184,9 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
             groups=groups,
             generation=self._generation,
         )
-        made.setGroupName(group_name or f"{self._name}:split:{','.join(map(str, members))}")
-        made.setGroupDesc(group_desc or "undefined")
-        return made
+        subgroup.setGroupName(group_name or f"{self._name}:split:{','.join(map(str, members))}")
+        subgroup.setGroupDesc(group_desc or "undefined")
+        return subgroup
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Nothing: what is recorded runs together anyway."""
@@ -198,27 +198,27 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         """Reduce tensors in place."""
         listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         op, scale = self._reduction(opts)
-        moved = [_here(tensor) for tensor in listed]
-        xm.all_reduce(op, moved, scale=scale, groups=self.groups, pin_layout=False)
-        _back(listed, moved)
+        device_tensors = [_on_device(tensor) for tensor in listed]
+        xm.all_reduce(op, device_tensors, scale=scale, groups=self.groups, pin_layout=False)
+        _copy_back(listed, device_tensors)
         return RecordedWork(listed)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Fill the list `outputs[i]` with input i of each member; these may be of several shapes, which the list has."""
-        for listed, tensor in zip(outputs, inputs, strict=True):
-            if len(listed) != self.size():
-                raise RuntimeError(f"all_gather: {len(listed)} outputs for {self.size()} members")
-            _check_elements("all_gather", listed[self.rank()].numel(), tensor.numel())
-            for output, part in zip(listed, gather_unlike(_here(tensor), [output.shape for output in listed], self.groups), strict=True):
+        for parts, tensor in zip(outputs, inputs, strict=True):
+            if len(parts) != self.size():
+                raise RuntimeError(f"all_gather: {len(parts)} outputs for {self.size()} members")
+            _check_elements("all_gather", parts[self.rank()].numel(), tensor.numel())
+            for output, part in zip(parts, gather_unlike(_on_device(tensor), [output.shape for output in parts], self.groups), strict=True):
                 _fill(output, part)
         return RecordedWork(outputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Fill `outputs[member][i]` with input i of each member."""
-        gathered = xm.all_gather([_here(tensor).unsqueeze(0) for tensor in inputs], groups=self.groups, pin_layout=False)
-        for place, listed in enumerate(outputs):
+        gathered = xm.all_gather([_on_device(tensor).unsqueeze(0) for tensor in inputs], groups=self.groups, pin_layout=False)
+        for rank, listed in enumerate(outputs):
             for output, parts in zip(listed, gathered, strict=True):
-                _fill(output, parts[place])
+                _fill(output, parts[rank])
         return RecordedWork(outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
@@ -229,24 +229,24 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         """`all_gather_single` for each pair."""
         for output, tensor in zip(outputs, inputs, strict=True):
             _check_elements("all_gather_single", output.numel(), self.size() * tensor.numel())
-        gathered = xm.all_gather([one_dim(_here(tensor)) for tensor in inputs], groups=self.groups, pin_layout=False)
+        gathered = xm.all_gather([one_dim(_on_device(tensor)) for tensor in inputs], groups=self.groups, pin_layout=False)
         for output, result in zip(outputs, gathered, strict=True):
             _fill(output, result)
         return RecordedWork(outputs)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
-        """Tensors take the root's values in place."""
-        moved = [_here(tensor) for tensor in tensors]
-        broadcast_from(self._root(opts, "broadcast"), moved, self.groups)
-        _back(tensors, moved)
+        """Overwrite the tensors with the root's values."""
+        device_tensors = [_on_device(tensor) for tensor in tensors]
+        broadcast_from(self._root(opts, "broadcast"), device_tensors, self.groups)
+        _copy_back(tensors, device_tensors)
         return RecordedWork(tensors)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
-        """The root's tensors become the reduction, the others stay."""
+        """Set the root's tensors to the reduction; the others stay."""
         op, scale = self._reduction(opts)
         root = self._root(opts, "reduce")
         for tensor in tensors:
-            reduced = xm.all_reduce(op, _here(tensor), scale=scale, groups=self.groups, pin_layout=False)
+            reduced = xm.all_reduce(op, _on_device(tensor), scale=scale, groups=self.groups, pin_layout=False)
             if self.rank() == root:
                 _fill(tensor, reduced)
         self._run_for_the_root()
@@ -259,7 +259,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
             if len(listed) != self.size():
                 raise RuntimeError(f"reduce_scatter: {len(listed)} inputs for {self.size()} members")
             _check_elements("reduce_scatter", output.numel(), listed[self.rank()].numel())
-            _fill(output, scatter_unlike([_here(tensor) for tensor in listed], self.rank(), op, scale, self.groups))
+            _fill(output, scatter_unlike([_on_device(tensor) for tensor in listed], self.rank(), op, scale, self.groups))
         return RecordedWork(outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
@@ -271,7 +271,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         op, scale = self._reduction(opts)
         for output, tensor in zip(outputs, inputs, strict=True):
             _check_elements("reduce_scatter_single", self.size() * output.numel(), tensor.numel())
-        listed = [_here(tensor).reshape(-1) for tensor in inputs]
+        listed = [_on_device(tensor).reshape(-1) for tensor in inputs]
         results = xm.reduce_scatter(op, listed, scale, 0, self.size(), groups=self.groups, pin_layout=False)
         for output, result in zip(outputs, results, strict=True):
             _fill(output, result)
@@ -282,31 +282,31 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         if not len(inputs) == len(outputs) == self.size():
             raise RuntimeError(f"all_to_all: {len(inputs)} inputs and {len(outputs)} outputs for {self.size()} members")
         expected = [output.numel() for output in outputs]
-        received = exchange_unlike([_here(tensor) for tensor in inputs], expected, self.mailbox.exchange, self.groups)
+        received = exchange_unlike([_on_device(tensor) for tensor in inputs], expected, self.mailbox.exchange, self.groups)
         for output, part in zip(outputs, received, strict=True):
             _fill(output, part)
         return RecordedWork(outputs)
 
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None) -> Work:
         """Part j of dimension 0 goes to member j. Sizes on one member, if only equal ones, need sizes on all."""
-        parts = parts_of(_here(tensor), input_sizes or (), self.size())
-        places = parts_of(output, output_sizes or (), self.size())
+        parts = parts_of(_on_device(tensor), input_sizes or (), self.size())
+        output_parts = parts_of(output, output_sizes or (), self.size())
         if input_sizes or output_sizes:
-            received = exchange_unlike(parts, [place.numel() for place in places], self.mailbox.exchange, self.groups)
-            for place, part in zip(places, received, strict=True):
-                _fill(place, part)
+            received = exchange_unlike(parts, [output_part.numel() for output_part in output_parts], self.mailbox.exchange, self.groups)
+            for output_part, part in zip(output_parts, received, strict=True):
+                _fill(output_part, part)
         else:
             _check_elements("all_to_all_single", output.numel(), tensor.numel())
-            _fill(output, xm.all_to_all(_here(tensor), 0, 0, self.size(), groups=self.groups, pin_layout=False))
+            _fill(output, xm.all_to_all(_on_device(tensor), 0, 0, self.size(), groups=self.groups, pin_layout=False))
         return RecordedWork([output])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """The root fills its list with the members' tensors."""
         root = self._root(opts, "gather")
-        for place, tensor in enumerate(inputs):
-            gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self.groups, pin_layout=False)
+        for index, tensor in enumerate(inputs):
+            gathered = xm.all_gather(_on_device(tensor).unsqueeze(0), groups=self.groups, pin_layout=False)
             if self.rank() == root:
-                for output, part in zip(outputs[place], gathered.unbind(0), strict=True):
+                for output, part in zip(outputs[index], gathered.unbind(0), strict=True):
                     _fill(output, part)
         self._run_for_the_root()
         return RecordedWork(outputs)
@@ -314,10 +314,10 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Member j gets tensor j of the root's list."""
         root = self._root(opts, "scatter")
-        for place, output in enumerate(outputs):
-            mine = self.rank() == root
-            brought = torch.stack([_here(tensor) for tensor in inputs[place]]) if mine else self._nothing(output)
-            received = xm.all_to_all(brought, 0, 0, self.size(), groups=self.groups, pin_layout=False)
+        for index, output in enumerate(outputs):
+            is_root = self.rank() == root
+            stacked = torch.stack([_on_device(tensor) for tensor in inputs[index]]) if is_root else self._zeros_for(output)
+            received = xm.all_to_all(stacked, 0, 0, self.size(), groups=self.groups, pin_layout=False)
             _fill(output, received[root])
         return RecordedWork(outputs)
 
@@ -352,18 +352,18 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         op, scale = parse_torch_reduce_op(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
         return op.value, scale
 
-    def _root(self, opts: Any, what: str) -> int:
+    def _root(self, opts: Any, collective: str) -> int:
         root = int(_pick(opts, "rootRank", 0))
         if not 0 <= root < self.size():
-            raise RuntimeError(f"{what}: root rank {root} is not one of the group's {self.size()} ranks")
+            raise RuntimeError(f"{collective}: root rank {root} is not one of the group's {self.size()} ranks")
         return root
 
     def _run_for_the_root(self) -> None:
-        """Others than the root may never read what depends on the collective, and programs must hold the same ones."""
+        """Run the collective now: only the root may ever read its result, and all programs must hold the same collectives."""
         if not isinstance(self.groups, Members):
             torch_xla.sync()
 
-    def _nothing(self, output: torch.Tensor) -> torch.Tensor:
+    def _zeros_for(self, output: torch.Tensor) -> torch.Tensor:
         return torch.zeros((self.size(), *output.shape), dtype=output.dtype, device="xla")
 
     # Names of the same methods in other releases of torch.

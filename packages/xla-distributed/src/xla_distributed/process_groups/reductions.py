@@ -21,14 +21,14 @@ _OF_TORCH: dict[str, tuple[ReduceOp, bool]] = {
 }
 
 
-def parse_torch_reduce_op(given: Any, size: int) -> tuple[ReduceOp, float]:
+def parse_torch_reduce_op(reduce_op: Any, size: int) -> tuple[ReduceOp, float]:
     """The reduction and the scale of its result for a `torch.distributed.ReduceOp`, or its name in any case, over `size` replicas.
 
     A sum of scaled inputs (PREMUL_SUM) becomes a sum whose result is scaled. Raises RuntimeError for a name that torch does not know.
     """
-    operation = getattr(torch.distributed.ReduceOp, given.upper(), None) if isinstance(given, str) else given
+    operation = getattr(torch.distributed.ReduceOp, reduce_op.upper(), None) if isinstance(reduce_op, str) else reduce_op
     if operation is None:
-        raise RuntimeError(f"reduce_op is {given!r}, must be one of sum, avg, product, min, max, band, bor, bxor")
+        raise RuntimeError(f"reduce_op is {reduce_op!r}, must be one of sum, avg, product, min, max, band, bor, bxor")
     for name, (reduction, mean) in _OF_TORCH.items():
         if operation == getattr(torch.distributed.ReduceOp, name):
             return reduction, 1.0 / size if mean else 1.0

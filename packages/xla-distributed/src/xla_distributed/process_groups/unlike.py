@@ -1,4 +1,4 @@
-"""Exchange tensors of several sizes by collectives of equal ones: padded on the way, cut where they arrive."""
+"""Exchange tensors of different sizes by collectives over equal sizes: pad them before, cut them after."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ def padded(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 def gather_unlike(tensor: torch.Tensor, shapes: Sequence[torch.Size], groups: ReplicaGroups) -> list[torch.Tensor]:
     """The tensors of all members, of these shapes in the order of the ranks."""
-    most = max(shape.numel() for shape in shapes)
-    gathered = xm.all_gather(padded(tensor, most).unsqueeze(0), groups=groups, pin_layout=False)
+    largest = max(shape.numel() for shape in shapes)
+    gathered = xm.all_gather(padded(tensor, largest).unsqueeze(0), groups=groups, pin_layout=False)
     return [part[: shape.numel()].reshape(shape) for part, shape in zip(gathered.unbind(0), shapes, strict=True)]
 
 
-def scatter_unlike(tensors: Tensors, place: int, reduce_type: str, scale: float, groups: ReplicaGroups) -> torch.Tensor:
+def scatter_unlike(tensors: Tensors, position: int, reduce_type: str, scale: float, groups: ReplicaGroups) -> torch.Tensor:
     """The reduction of tensor `place` over all members, which bring lists of the same shapes."""
-    most = max(tensor.numel() for tensor in tensors)
-    flat = torch.cat([padded(tensor, most) for tensor in tensors])
-    mine: torch.Tensor = xm.reduce_scatter(reduce_type, flat, scale, 0, len(tensors), groups=groups, pin_layout=False)
-    wanted = tensors[place].shape
-    return mine[: wanted.numel()].reshape(wanted)
+    largest = max(tensor.numel() for tensor in tensors)
+    flat = torch.cat([padded(tensor, largest) for tensor in tensors])
+    own_part: torch.Tensor = xm.reduce_scatter(reduce_type, flat, scale, 0, len(tensors), groups=groups, pin_layout=False)
+    shape = tensors[position].shape
+    return own_part[: shape.numel()].reshape(shape)
 
 
 def exchange_unlike(
     parts: Tensors, expected: Sequence[int], exchange: Callable[[str, Any], list[Any]], groups: ReplicaGroups
 ) -> list[torch.Tensor]:
-    """What each member sends to this one, flat, in the order of the ranks; `parts` go to each.
+    """Send `parts[j]` to member j; return what each member sends to this one, flat, in the order of the ranks.
 
     expected: the elements that are to come from each; exchange: `Mailbox.exchange`, as no member knows the sizes of all.
     Raises RuntimeError, on all members, if one sends what another one does not expect.
     """
     sizes = [part.numel() for part in parts]
-    told = exchange("all_to_all", {"sends": sizes, "expects": list(expected)})
-    for sender, its in enumerate(told):
-        for receiver, other in enumerate(told):
-            if its["sends"][receiver] != other["expects"][sender]:
+    declared = exchange("all_to_all", {"sends": sizes, "expects": list(expected)})
+    for sender, sent in enumerate(declared):
+        for receiver, received_by in enumerate(declared):
+            if sent["sends"][receiver] != received_by["expects"][sender]:
                 raise RuntimeError(
-                    f"all_to_all: rank {sender} sends {its['sends'][receiver]} elements to rank {receiver}, "
-                    f"which expects {other['expects'][sender]}"
+                    f"all_to_all: rank {sender} sends {sent['sends'][receiver]} elements to rank {receiver}, "
+                    f"which expects {received_by['expects'][sender]}"
                 )
-    most = max(max(its["sends"]) for its in told)
-    # One program for many sizes, where these change from call to call.
-    most = most if all(size == most for its in told for size in its["sends"]) else 1 << (most - 1).bit_length()
-    stacked = torch.stack([padded(part, most) for part in parts])
+    largest = max(max(sent["sends"]) for sent in declared)
+    # One program for many sizes, since they may change from call to call.
+    largest = largest if all(size == largest for sent in declared for size in sent["sends"]) else 1 << (largest - 1).bit_length()
+    stacked = torch.stack([padded(part, largest) for part in parts])
     received = xm.all_to_all(stacked, 0, 0, len(parts), groups=groups, pin_layout=False)
     return [part[:size] for part, size in zip(received.unbind(0), expected, strict=True)]

@@ -1,4 +1,4 @@
-"""What collectives of `torch.distributed` return: handles to wait with, of what is recorded and of what is still to arrive."""
+"""The handles that collectives of `torch.distributed` return: of recorded collectives, and of tensors that are still to arrive."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReceivingWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the tensor is filled, which this does if what it takes has arrived."""
+        """Whether the tensor is filled; fills it if its message has arrived."""
         if self._source is None and self._arrived():
             self.wait()
         return self._source is not None

@@ -19,9 +19,9 @@ _TENSOR = object()  # stands for a tensor among the arguments
 
 
 class FlattenedInputFunc:
-    """A function over nestings as one over a flat list of tensors.
+    """A function of nested arguments, called with a flat list of tensors.
 
-    `preprocess` remembers the nesting of its arguments for `flat_call`, and that the nesting of its results for `postprocess`.
+    `preprocess` remembers the nesting of the arguments for `flat_call`, which remembers the nesting of the results for `postprocess`.
     """
 
     def __init__(self, orig_func: Callable[..., Any]) -> None:
@@ -35,7 +35,7 @@ class FlattenedInputFunc:
         return leaves, spec
 
     def unflatten(self, flattened: Sequence[Any], spec: Any) -> Any:
-        """`flatten` the other way round."""
+        """Nest the leaves again: the inverse of `flatten`."""
         return tree_unflatten(list(flattened), spec)
 
     def preprocess(self, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> list[torch.Tensor]:
@@ -47,7 +47,7 @@ class FlattenedInputFunc:
         self._constants = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._spec = spec
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        shapes = tuple((tuple(one.shape), one.dtype) for one in tensors)
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
         self.key = (
             shapes,
             tuple((type(leaf), leaf) for leaf in self._constants),
@@ -56,27 +56,27 @@ class FlattenedInputFunc:
         return tensors
 
     def flat_call(self, flat_input: Sequence[Any]) -> list[Any]:
-        """The leaves of the function's results; the list stands in the places of the tensors."""
-        given = iter(flat_input)
-        leaves = [next(given) if leaf is _TENSOR else leaf for leaf in self._constants]
+        """Call the function with these tensors in the place of its own; return the leaves of its results."""
+        tensors = iter(flat_input)
+        leaves = [next(tensors) if leaf is _TENSOR else leaf for leaf in self._constants]
         args, kwargs = self.unflatten(leaves, self._spec)
         flat, self._results = self.flatten(self.orig_func(*args, **kwargs))
         return flat
 
     def postprocess(self, res_flattened: Sequence[Any]) -> Any:
-        """Results in the nesting in which the function gave them."""
+        """The results, nested as the function returned them."""
         return self.unflatten(res_flattened, self._results)
 
 
 class JaxFlattenedInputFunc(FlattenedInputFunc):
-    """A `FlattenedInputFunc` with JAX's idea of nestings."""
+    """A `FlattenedInputFunc` whose nestings are JAX's pytrees."""
 
     def flatten(self, inputs: Any) -> tuple[list[Any], Any]:
         """The leaves of a nesting, and the nesting without them."""
         return jax.tree.flatten(inputs)
 
     def unflatten(self, flattened: Sequence[Any], spec: Any) -> Any:
-        """`flatten` the other way round."""
+        """Nest the leaves again: the inverse of `flatten`."""
         return jax.tree.unflatten(spec, flattened)
 
 
@@ -91,12 +91,12 @@ class CompiledCallableWithCache(abc.ABC):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = copy.copy(self.flat_input_func)  # by itself: threads may call this at the same time
         tensors = function.preprocess(args, kwargs)
-        found = self._specialized.get(function.key)
-        if found is None:
+        specialized = self._specialized.get(function.key)
+        if specialized is None:
             maker = copy.copy(self)
             maker.flat_input_func = function
-            found = self._specialized[function.key] = function, maker.specialize(tensors)
-        function, run = found
+            specialized = self._specialized[function.key] = function, maker.specialize(tensors)
+        function, run = specialized
         return function.postprocess(run(*tensors))
 
     @abc.abstractmethod
@@ -135,5 +135,5 @@ class XlaCallable(CompiledCallableWithCache):
         def build(*ops: Op) -> list[Any]:
             return function.flat_call(ops)
 
-        computation = create_computation(name, build, [tensor_shape(one) for one in sample_flat_args])
+        computation = create_computation(name, build, [tensor_shape(tensor) for tensor in sample_flat_args])
         return lambda *tensors: user_computation(name, tensors, computation)

@@ -1,4 +1,4 @@
-"""Constants: the arrays of what users give, and numbers that stand in the places of operations."""
+"""Constants: arrays made of users' values, and numbers in the place of operations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Number = bool | int | float | complex
 
 
 def number_of(value: Any) -> Number | None:
-    """The Python number that a number, or a tensor or NumPy array without dimensions, is; None for all else."""
+    """A number, or a tensor or NumPy array without dimensions, as a Python number; None for anything else."""
     if isinstance(value, (np.generic, np.ndarray, torch.Tensor)) and value.ndim == 0:
         value = value.item()
     return value if isinstance(value, (bool, int, float, complex)) else None
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any]:
-    """A tensor, NumPy array, nested list or number as an array of its own; numbers have torch's dtypes."""
+    """Copy a tensor, NumPy array, nested list or number to a new array; numbers have torch's dtypes."""
     if isinstance(value, (np.generic, np.ndarray)):
         type_name(value.dtype)
         return np.array(value)
@@ -31,7 +31,7 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
 
 
 def scalar_array(value: Any, name: str) -> np.ndarray[Any, Any]:
-    """One number as the type of this name, converted as torch does. Raises ValueError for one that this type cannot hold."""
+    """An array of one number in the type of this name, converted as torch does. Raises ValueError for one that this type cannot hold."""
     number = number_of(value)
     if number is None:
         raise TypeError(f"a scalar is a number, or a tensor or array without dimensions, not {value!r}")
@@ -42,7 +42,7 @@ def scalar_array(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def operand_array(value: Any, name: str, operator: str) -> np.ndarray[Any, Any]:
-    """A number in the place of an operation of type `name`.
+    """The array of a number in the place of an operation of type `name`.
 
     Raises TypeError for what is neither, ValueError for a number of a wider kind: a fraction beside integers would be cut.
     """
@@ -51,7 +51,7 @@ def operand_array(value: Any, name: str, operator: str) -> np.ndarray[Any, Any]:
         raise TypeError(f"{operator} takes operations and numbers, not a {type(value).__name__}: make a constant with Op.constant")
     kinds = (np.bool_, np.integer, np.floating, np.complexfloating)
     dtype = dtype_named(name)
-    own = next((place for place, kind in enumerate(kinds) if np.issubdtype(dtype, kind)), 2)  # NumPy does not know bf16 as floating
-    if (bool, int, float, complex).index(type(number)) > own:
+    own_rank = next((rank for rank, kind in enumerate(kinds) if np.issubdtype(dtype, kind)), 2)  # NumPy does not know bf16 as floating
+    if (bool, int, float, complex).index(type(number)) > own_rank:
         raise ValueError(f"{operator} of {name} and the number {number!r}: cast the operation first, or make the number a {name}")
     return scalar_array(number, name)

@@ -1,4 +1,4 @@
-"""Methods in one line each: their parameters are those of the function that evaluates the operator."""
+"""Define methods in one line each, with the parameters of the function that evaluates the operator."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from xla_core.legacy.builder.table import OPERATORS
 T = TypeVar("T")
 
 
-class Method:
-    """Assigned in a class of operations, it becomes a method there, which makes an operation of this one and of its arguments.
+class OperatorMethod:
+    """Assigned in a class of operations, it becomes a method that makes an operation of `self` and the arguments.
 
     operands: parameters that are operations or numbers; attributes: the others. returns: the annotation that `help` shows.
     reflected: the only operand comes first, as in `1 - x`.
@@ -29,7 +29,7 @@ class Method:
         reflected: bool = False,
     ) -> None:
         self._operator, self._doc, self._reflected = operator, doc, reflected
-        self._operands = [one.name for one in operands]
+        self._operands = [operand.name for operand in operands]
         parameters = (Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *operands, *attributes)
         self._signature = inspect.Signature(parameters, return_annotation=returns)
 
@@ -42,7 +42,7 @@ class Method:
             bound.apply_defaults()
             attributes = bound.arguments
             operation = attributes.pop("self")
-            operands = [attributes.pop(each) for each in self._operands]
+            operands = [attributes.pop(operand_name) for operand_name in self._operands]
             if self._reflected:
                 operation, operands = operation._operand(self._operator, *operands), [operation]
             return operation._make(self._operator, *operands, **attributes)
@@ -54,28 +54,28 @@ class Method:
 
     if TYPE_CHECKING:
 
-        def __get__(self, operation: T | None, kind: type[T]) -> Callable[..., T]: ...
+        def __get__(self, operation: T | None, owner: type[T]) -> Callable[..., T]: ...
 
 
-def elementwise(operator: str, doc: str | None = None, operand: str | None = None, reflected: bool = False) -> Method:
-    """The method of an operator of this operation alone, or with another operand of that name."""
+def elementwise(operator: str, doc: str | None = None, operand: str | None = None, reflected: bool = False) -> OperatorMethod:
+    """The method of an operator over `self` alone, or over `self` and one operand of this name."""
     operands = [] if operand is None else [Parameter(operand, Parameter.POSITIONAL_OR_KEYWORD, annotation="Any")]
-    return Method(operator, doc, operands, reflected=reflected)
+    return OperatorMethod(operator, doc, operands, reflected=reflected)
 
 
-def method(operator: str, doc: str, required: str = "", optional: str = "", returns: str = "Op") -> Method:
+def method(operator: str, doc: str, required: str = "", optional: str = "", returns: str = "Op") -> OperatorMethod:
     """The method of an operator with the operands and attributes of the function in the table.
 
     required, optional: the names of its attributes in their order, where not all are taken. One that is required has no default.
     """
     _, *parameters = inspect.signature(OPERATORS[operator]).parameters.values()
-    operands = [_shown(one) for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    attributes = {one.name: _shown(one) for one in parameters if one.kind is Parameter.KEYWORD_ONLY}
+    operands = [_annotated(parameter) for parameter in parameters if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    attributes = {parameter.name: _annotated(parameter) for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY}
     chosen = [_without_default(attributes[name]) for name in required.split()] + [attributes[name] for name in optional.split()]
-    return Method(operator, doc, operands, chosen or list(attributes.values()), returns)
+    return OperatorMethod(operator, doc, operands, chosen or list(attributes.values()), returns)
 
 
-def _shown(parameter: Parameter) -> Parameter:
+def _annotated(parameter: Parameter) -> Parameter:
     annotation = "Op" if parameter.annotation == "Array" else parameter.annotation
     return parameter.replace(kind=Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
 

@@ -1,4 +1,4 @@
-"""Computations from programs that others have made: HLO modules and StableHLO."""
+"""Make computations from programs made elsewhere: HLO modules and StableHLO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xla_core.legacy.builder.nodes import XlaComputation
 from xla_core.legacy.builder.shapes import structs_of
 
 _BYTECODE = b"ML\xefR"
-# How StableHLO writes the types whose names HLO has otherwise.
+# HLO's names of the types that StableHLO writes differently.
 _TYPES = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
 
 
@@ -37,11 +37,11 @@ def computation_from_module(name: str, module: bytes | str) -> XlaComputation:
             raise ValueError(
                 f"computation {name!r} is neither HLO (text, or a serialized HloModuleProto) nor StableHLO: {error}"
             ) from error
-        functions = {one.name.value: one for one in parsed.body.operations if one.operation.name == "func.func"}
+        functions = {op.name.value: op for op in parsed.body.operations if op.operation.name == "func.func"}
         if "main" not in functions:
             raise ValueError(f"the module of computation {name!r} has no function `main`, only {sorted(functions)}")
-        kind = functions["main"].type
-        shapes = [structs_of([_shape(name, one) for one in types]) for types in (kind.inputs, kind.results)]
+        signature = functions["main"].type
+        shapes = [structs_of([_shape(name, tensor_type) for tensor_type in types]) for types in (signature.inputs, signature.results)]
         artifact = stablehlo.serialize_portable_artifact_str(str(parsed), stablehlo.get_current_version())
     program = _exported(name, artifact, *shapes)
 
@@ -74,35 +74,35 @@ def _stablehlo(module: bytes | str) -> Any:
 
 
 def _core_only(module: Any) -> Any:
-    """The module without operations of MHLO and CHLO, which artifacts cannot hold: they become what they are made of."""
+    """Replace operations of MHLO and CHLO, which artifacts cannot hold, by the StableHLO operations that they consist of."""
     from jax.extend.mlir import ir, passmanager
     from jax.extend.mlir.dialects import stablehlo
 
     stablehlo.register_stablehlo_passes()
     text = module.operation.get_asm(print_generic_op_form=True, assume_verified=True)
-    if '"mhlo.' in text:  # what HLO has as operations of its own, and StableHLO has not
+    if '"mhlo.' in text:  # operations that HLO has and StableHLO lacks
         module = ir.Module.parse(text.replace('"mhlo.', '"chlo.'))
     passmanager.PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
     return module
 
 
-def _shape(name: str, kind: Any) -> dict[str, Any]:
+def _shape(name: str, tensor_type: Any) -> dict[str, Any]:
     from jax.extend.mlir import ir
 
-    if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
-        raise UnsupportedOperationError(f"computation {name!r} takes or gives {kind}: make a module of arrays of fixed shapes")
-    text = str(kind.element_type)
-    written = _TYPES.get(text) or text.replace("ui", "u").lower()
-    return {"type": "s" + written[1:] if written.startswith("i") else written, "sizes": list(kind.shape)}
+    if not isinstance(tensor_type, ir.RankedTensorType) or not tensor_type.has_static_shape:
+        raise UnsupportedOperationError(f"computation {name!r} takes or gives {tensor_type}: make a module of arrays of fixed shapes")
+    text = str(tensor_type.element_type)
+    hlo_name = _TYPES.get(text) or text.replace("ui", "u").lower()
+    return {"type": "s" + hlo_name[1:] if hlo_name.startswith("i") else hlo_name, "sizes": list(tensor_type.shape)}
 
 
 def _exported(name: str, artifact: bytes, ins: Any, outs: Any) -> export.Exported:
-    """The program as one that jax exported: that of a function of the same shapes, with the module put in the place of its own."""
+    """The program as a jax Exported: export a function of the same shapes, and put the module in the place of its own."""
 
     def shaped(*arrays: Any) -> list[Any]:
         return [jax.lax.full(out.shape, 0, out.dtype) for out in outs]
 
     with jax.enable_x64(True):
-        made = export.export(jax.jit(shaped, keep_unused=True))(*ins)
+        exported = export.export(jax.jit(shaped, keep_unused=True))(*ins)
     checks = (export.DisabledSafetyCheck.platform(),)  # a module is for no hardware in particular
-    return dataclasses.replace(made, fun_name=name, mlir_module_serialized=artifact, disabled_safety_checks=checks)
+    return dataclasses.replace(exported, fun_name=name, mlir_module_serialized=artifact, disabled_safety_checks=checks)

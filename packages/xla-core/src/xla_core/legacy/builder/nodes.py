@@ -16,7 +16,7 @@ Evaluate = Callable[..., Any]
 
 
 class XlaBuilder:
-    """Where the operations of one computation belong. name: of the computation, for messages."""
+    """The builder to which the operations of one computation belong. name: of the computation, for messages."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,17 +38,17 @@ class XlaOp:
         return f"<{self.name} {Shape(shape_of(self.structs))} of builder {self.builder.name!r}>"
 
 
-def parameter(builder: XlaBuilder, number: int, shape: Any) -> XlaOp:
-    """The parameter of a number, from 0. Raises ValueError for a second one of that number, or a dynamic shape."""
-    if number in builder.parameters:
-        raise ValueError(f"builder {builder.name!r} has a parameter {number} already")
-    made = XlaOp(builder, "Parameter", (), {"parameter_number": number}, None, structs_of(shape))
-    builder.parameters[number] = made
-    return made
+def parameter(builder: XlaBuilder, index: int, shape: Any) -> XlaOp:
+    """Add the parameter at an index, from 0. Raises ValueError for a second one at that index, or a dynamic shape."""
+    if index in builder.parameters:
+        raise ValueError(f"builder {builder.name!r} has a parameter {index} already")
+    op = XlaOp(builder, "Parameter", (), {"parameter_number": index}, None, structs_of(shape))
+    builder.parameters[index] = op
+    return op
 
 
 def operation(builder: XlaBuilder, name: str, evaluate: Evaluate, operands: Sequence[XlaOp], attributes: Mapping[str, Any]) -> XlaOp:
-    """An operation over others, its shape inferred.
+    """Make an operation over others, and infer its shape.
 
     Raises ValueError for operands of another builder, or that do not fit, TypeError for an attribute that has to be a computation.
     """
@@ -63,9 +63,9 @@ def operation(builder: XlaBuilder, name: str, evaluate: Evaluate, operands: Sequ
             )
 
     def infer(*arrays: Any) -> Any:
-        # Constants as the numbers that they are: what starts a reduction decides which one it is.
-        given = [operand.attributes.get("value", array) for operand, array in zip(operands, arrays, strict=True)]
-        return evaluate(*given, **attributes)
+        # Pass constants as NumPy values: jax recognises a reduction by its initial value.
+        values = [operand.attributes.get("value", array) for operand, array in zip(operands, arrays, strict=True)]
+        return evaluate(*values, **attributes)
 
     try:
         inspect.signature(evaluate).bind(*operands, **attributes)
@@ -92,9 +92,9 @@ class XlaComputation:
 
     def check(self, *arrays: Any) -> None:
         """Raise ValueError for arrays (or structs) of other shapes and types than the parameters'."""
-        given, wanted = (shape_of(several) for several in (arrays, self.parameters))
-        if given != wanted:
-            raise ValueError(f"computation {self.name!r} takes {Shape(wanted)}, not {Shape(given)}")
+        actual, expected = (shape_of(structs) for structs in (arrays, self.parameters))
+        if actual != expected:
+            raise ValueError(f"computation {self.name!r} takes {Shape(expected)}, not {Shape(actual)}")
 
     def __call__(self, *arrays: Any) -> Any:
         self.check(*arrays)
@@ -111,25 +111,25 @@ class XlaComputation:
 
 
 def build(name: str, root: XlaOp) -> XlaComputation:
-    """The computation whose result is `root`, over all parameters of its builder. Raises ValueError where numbers are left out."""
+    """The computation whose result is `root`, over all parameters of its builder. Raises ValueError if indices are missing."""
     parameters = root.builder.parameters
     if sorted(parameters) != list(range(len(parameters))):
         raise ValueError(f"computation {name!r} has the parameters {sorted(parameters)}: they must be numbered from 0, without gaps")
-    chosen = [parameters[number] for number in range(len(parameters))]
+    in_order = [parameters[index] for index in range(len(parameters))]
     order = _ordered(root)
 
     def run(*arrays: Any) -> Any:
-        known: dict[XlaOp, Any] = dict(zip(chosen, arrays, strict=True))
+        results: dict[XlaOp, Any] = dict(zip(in_order, arrays, strict=True))
         for node in order:
             if node.evaluate is not None:
-                known[node] = node.evaluate(*[known[operand] for operand in node.operands], **node.attributes)
-        return known[root]
+                results[node] = node.evaluate(*[results[operand] for operand in node.operands], **node.attributes)
+        return results[root]
 
-    return XlaComputation(name, tuple(one.structs for one in chosen), run, root)
+    return XlaComputation(name, tuple(op.structs for op in in_order), run, root)
 
 
 def _ordered(root: XlaOp) -> list[XlaOp]:
-    """All operations below `root`, each behind its operands. By a stack of its own: expressions may be deeper than Python's."""
+    """All operations below `root`, each after its operands. Uses no recursion: expressions may be deeper than Python's stack."""
     order: list[XlaOp] = []
     seen: set[XlaOp] = set()
     stack = [(root, False)]

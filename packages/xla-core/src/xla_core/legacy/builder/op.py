@@ -16,7 +16,7 @@ from xla_core.legacy.builder.table import operator
 
 
 def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> Op:
-    """The operation of a name of the builder's table over others. kwargs: its attributes.
+    """The operation of this name in the builder's table, over `ops`. kwargs: its attributes.
 
     Raises ValueError for an unknown name, for operations of two builders, and for shapes or attributes that do not fit; TypeError for
     operands that are no operations.
@@ -28,12 +28,12 @@ def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> Op:
 
 
 def mkleaf(name: str, builder: XlaBuilder, **kwargs: Any) -> Op:
-    """An operation over no others: "Constant", "Iota" or an empty "Tuple"."""
+    """An operation without operands: "Constant", "Iota" or an empty "Tuple"."""
     return Op(nodes.operation(builder, name, operator(name), (), kwargs))
 
 
 def mkparam(builder: XlaBuilder, param_no: int, shape: Shape) -> Op:
-    """The parameter of a number, counted from 0, of a computation under construction."""
+    """The parameter at an index, from 0, of a computation under construction."""
     if not isinstance(shape, Shape):
         raise TypeError(f"the shape of parameter {param_no} is a Shape, not a {type(shape).__name__}: mkshape and tensor_shape make one")
     return Op(nodes.parameter(builder, param_no, shape.shape))
@@ -45,7 +45,7 @@ def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Shape
     A function of no parameters makes its operations with a builder of its own.
     """
     builder = XlaBuilder(name)
-    parameters = [mkparam(builder, number, shape) for number, shape in enumerate(shapes)]
+    parameters = [mkparam(builder, index, shape) for index, shape in enumerate(shapes)]
     root = fn(*parameters, **kwargs)
     if isinstance(root, (tuple, list)):
         root = Op.tuple(root, builder=builder)
@@ -79,39 +79,39 @@ class Op(Methods):
         return nodes.build(name, self.op)
 
     def _make(self, name: str, *others: Any, **kwargs: Any) -> Op:
-        return mkop(name, (self, *[self._operand(name, one) for one in others]), **kwargs)
+        return mkop(name, (self, *[self._operand(name, operand) for operand in others]), **kwargs)
 
     def _operand(self, name: str, value: Any, like: Any = None) -> Op:
         if isinstance(value, (Op, XlaOp)):
             return value if isinstance(value, Op) else Op(value)
-        kind = self.shape().dtype if like is None else like
-        return mkleaf("Constant", self.builder(), value=operand_array(value, kind, name))
+        dtype = self.shape().dtype if like is None else like
+        return mkleaf("Constant", self.builder(), value=operand_array(value, dtype, name))
 
     def dynamic_slice(self, start_indices: Any, slice_sizes: Sequence[int]) -> Op:
         """A slice that begins where operations (or numbers) say: one for each dimension, or one vector of them."""
         return self._make("DynamicSlice", *self._starts(start_indices), slice_sizes=slice_sizes)
 
     def dynamic_update_slice(self, update: Op, start_indices: Any) -> Op:
-        """With `update` put where operations (or numbers) say."""
+        """This array, with `update` written where operations (or numbers) say."""
         return self._make("DynamicUpdateSlice", update, *self._starts(start_indices))
 
     def _starts(self, starts: Any) -> list[Op]:
-        several = starts if isinstance(starts, (tuple, list)) else (starts,)
-        kind = next((one.shape().dtype for one in several if isinstance(one, Op)), "s32")
-        return [self._operand("a start index", one, kind) for one in several]
+        indices = starts if isinstance(starts, (tuple, list)) else (starts,)
+        dtype = next((index.shape().dtype for index in indices if isinstance(index, Op)), "s32")
+        return [self._operand("a start index", index, dtype) for index in indices]
 
     def select(self, true_value: Op, false_value: Op) -> Op:
         """One value where this is true, the other where it is not; one of them may be a number."""
         values = true_value, false_value
-        kind = next((one.shape().dtype for one in values if isinstance(one, Op)), None)
-        if kind is None:
+        dtype = next((value.shape().dtype for value in values if isinstance(value, Op)), None)
+        if dtype is None:
             raise TypeError("Select between two numbers does not say their type: make one with Op.scalar")
-        return self._make("Select", *[self._operand("Select", one, kind) for one in values])
+        return self._make("Select", *[self._operand("Select", value, dtype) for value in values])
 
     def conditional(self, true_operand: Any, false_operand: Any, true_computation: XlaComputation, false_computation: XlaComputation) -> Op:
-        """The result of one of two computations, as this predicate says."""
+        """The result of one of two computations, which this predicate chooses."""
         choices = (true_operand, true_computation), (false_operand, false_computation)
-        operands = [one for operand, computation in choices for one in _typed((operand,), computation, self)]
+        operands = [typed for operand, computation in choices for typed in _typed((operand,), computation, self)]
         return self._make("Conditional", *operands, true_computation=true_computation, false_computation=false_computation)
 
     @classmethod
@@ -126,17 +126,17 @@ class Op(Methods):
 
     @classmethod
     def make_computation(cls, name: str, computation: Any, args_or_shapes: Sequence[Any], **kwargs: Any) -> XlaComputation:
-        """The computation itself, or that of a function over shapes (or operations of such)."""
+        """The computation itself, or the computation of a function over shapes (or operations with these shapes)."""
         if isinstance(computation, XlaComputation):
             return computation
-        return create_computation(name, computation, [one.shape() if isinstance(one, Op) else one for one in args_or_shapes], **kwargs)
+        return create_computation(name, computation, [item.shape() if isinstance(item, Op) else item for item in args_or_shapes], **kwargs)
 
     def mkconditional(self, ops: Sequence[Op], true_fn: Any, false_fn: Any, **kwargs: Any) -> Op:
-        """What one of two functions (or computations of a tuple) makes of `ops`, as this predicate says."""
+        """The result of one of two functions (or computations of a tuple) over `ops`, which this predicate chooses."""
         operands = Op.tuple(ops)
         branches = [
-            one if isinstance(one, XlaComputation) else Op.make_computation(name, Op.wrap_function(one), (operands,), **kwargs)
-            for name, one in (("CondTrue", true_fn), ("CondFalse", false_fn))
+            branch if isinstance(branch, XlaComputation) else Op.make_computation(name, Op.wrap_function(branch), (operands,), **kwargs)
+            for name, branch in (("CondTrue", true_fn), ("CondFalse", false_fn))
         ]
         return self.conditional(operands, operands, *branches)
 
@@ -147,11 +147,11 @@ class Op(Methods):
         The functions take one operation for each of `ops` (and kwargs), or are computations of the tuple.
         """
         state = Op.tuple(ops)
-        made = [
-            one if isinstance(one, XlaComputation) else Op.make_computation(name, Op.wrap_function(one), (state,), **kwargs)
-            for name, one in (("WhileCondition", condition_fn), ("WhileBody", body_fn))
+        computations = [
+            function if isinstance(function, XlaComputation) else Op.make_computation(name, Op.wrap_function(function), (state,), **kwargs)
+            for name, function in (("WhileCondition", condition_fn), ("WhileBody", body_fn))
         ]
-        return state.while_loop(*made)
+        return state.while_loop(*computations)
 
     def get_dimension_size(self, dimension: int) -> Op:
         """The size of a dimension, an s32. It is known now: a constant."""
@@ -178,19 +178,19 @@ class Op(Methods):
 
     @classmethod
     def _extract_xla_ops(cls, ops: Sequence[Any]) -> list[XlaOp]:
-        for one in ops:
-            if not isinstance(one, (Op, XlaOp)):
-                raise TypeError(f"an operand is an Op, not a {type(one).__name__}: make one with Op.scalar or Op.constant")
-        return [one.op if isinstance(one, Op) else one for one in ops]
+        for op in ops:
+            if not isinstance(op, (Op, XlaOp)):
+                raise TypeError(f"an operand is an Op, not a {type(op).__name__}: make one with Op.scalar or Op.constant")
+        return [op.op if isinstance(op, Op) else op for op in ops]
 
     @classmethod
     def tuple(cls, ops: Sequence[Any], builder: XlaBuilder | None = None) -> Op:
-        """Several results as one. builder: needed for none."""
+        """A tuple of several results. builder: needed if there are none."""
         return _over(builder, "Tuple", ops)
 
     @classmethod
     def concat_in_dim(cls, ops: Sequence[Any], dimension: int, builder: XlaBuilder | None = None) -> Op:
-        """Operations one behind the other along a dimension."""
+        """Concatenate operations along a dimension."""
         return _over(builder, "ConcatInDim", ops, dimension=dimension)
 
     @classmethod
@@ -255,12 +255,12 @@ class Op(Methods):
 
 
 def _typed(ops: Sequence[Any], computation: XlaComputation, owner: Op | None = None) -> list[Any]:
-    """`ops` with the numbers among them as constants of the types that the computation takes. owner: whose builder they get."""
-    first = next((one for one in (owner, *ops) if isinstance(one, Op)), None)
+    """Replace the numbers among `ops` by constants of the types that the computation takes. owner: an operation of their builder."""
+    first = next((op for op in (owner, *ops) if isinstance(op, Op)), None)
     if first is None or not isinstance(computation, XlaComputation) or len(ops) != len(computation.parameters):
         return list(ops)
-    kinds = [shapes.shape_of(one) for one in computation.parameters]
-    return [one if isinstance(kind, list) else first._operand("Call", one, kind["type"]) for one, kind in zip(ops, kinds, strict=True)]
+    expected = [shapes.shape_of(struct) for struct in computation.parameters]
+    return [op if isinstance(shape, list) else first._operand("Call", op, shape["type"]) for op, shape in zip(ops, expected, strict=True)]
 
 
 def _over(builder: XlaBuilder | None, name: str, ops: Sequence[Any], **kwargs: Any) -> Op:

@@ -1,4 +1,4 @@
-"""Which of XLA's own reductions a user's computation is: those have gradients and fast programs."""
+"""Recognise a user's computation as one of XLA's own reductions, which have gradients and fast programs."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _BINARY: dict[str, Callable[..., Any]] = {
 }
 
 
-def plain(computation: XlaComputation) -> str | None:
-    """The name of the one operation of two parameters that a computation is; `"Second"` if it gives the second one; else None."""
+def single_operation(computation: XlaComputation) -> str | None:
+    """The name of the operation if a computation is only one, of its two parameters; `"Second"` if it gives the second; else None."""
     root = computation.root
     if root is None:
         return None
     if root.attributes.get("parameter_number") == 1:
         return "Second"
-    numbers = [operand.attributes.get("parameter_number") for operand in root.operands]
-    return root.name if numbers == [0, 1] or (root.name in _BINARY and numbers == [1, 0]) else None
+    indices = [operand.attributes.get("parameter_number") for operand in root.operands]
+    return root.name if indices == [0, 1] or (root.name in _BINARY and indices == [1, 0]) else None
 
 
 def check_pair(computation: XlaComputation, array: Any) -> None:
-    """Raise ValueError if a computation is not one of two numbers of the array."""
+    """Raise ValueError unless a computation takes two numbers of the array's dtype."""
     computation.check(*[jax.ShapeDtypeStruct((), array.dtype)] * 2)
 
 
 def reducer(computation: XlaComputation, array: Any) -> Callable[..., Any]:
-    """`lax`'s own function for what the computation is, or the computation. Raises as `check_pair`."""
+    """`lax`'s own function for the computation's operation, else the computation. Raises as `check_pair`."""
     check_pair(computation, array)
-    return _BINARY.get(plain(computation) or "", computation)
+    return _BINARY.get(single_operation(computation) or "", computation)
 
 
 _SCATTERS: dict[str, Callable[..., Any]] = {
@@ -57,53 +57,53 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 def scatter_by(computation: XlaComputation, array: Any) -> Callable[..., Any]:
     """The scatter of `lax` that combines as the computation does. Raises UnsupportedOperationError where there is none."""
     check_pair(computation, array)
-    found = _SCATTERS.get(plain(computation) or "")
-    if found is None:
+    scatter = _SCATTERS.get(single_operation(computation) or "")
+    if scatter is None:
         raise UnsupportedOperationError(
             f"Scatter cannot combine by computation {computation.name!r}: use one that adds, multiplies, takes the larger or the smaller, "
             "or gives its second parameter, or gather, compute and scatter the result"
         )
-    return found
+    return scatter
 
 
 def sort(*operands: Any, comparator: XlaComputation, dimension: int | None = None, is_stable: bool | None = None) -> Any:
-    """The operands sorted together along a dimension (the last one if None), by a comparator over the pairs of their elements.
+    """Sort the operands together along a dimension (the last one if None), by a comparator over the pairs of their elements.
 
     A comparator other than `first < second` and `first > second` of the first operand compares all pairs: memory for n² bools a row.
     """
-    pairs = [jax.ShapeDtypeStruct((), one.dtype) for one in operands for _ in range(2)]
+    pairs = [jax.ShapeDtypeStruct((), operand.dtype) for operand in operands for _ in range(2)]
     comparator.check(*pairs)
     if jax.eval_shape(comparator, *pairs).dtype != np.bool_:
         raise ValueError(f"{comparator!r} gives no pred: it says whether the first number comes before the second")
     axis = operands[0].ndim - 1 if dimension is None else dimension % operands[0].ndim
     if operands[0].size == 0:
         return operands[0] if len(operands) == 1 else operands
-    kind = plain(comparator)
-    if kind == "Lt":
-        found: Sequence[Any] = lax.sort(operands, dimension=axis, is_stable=bool(is_stable), num_keys=1)
-    elif kind == "Gt" and not np.issubdtype(operands[0].dtype, np.complexfloating):
-        flipped = lax.sort([lax.rev(one, (axis,)) for one in operands], dimension=axis, is_stable=True, num_keys=1)
-        found = [lax.rev(one, (axis,)) for one in flipped]
+    operation = single_operation(comparator)
+    if operation == "Lt":
+        sorted_operands: Sequence[Any] = lax.sort(operands, dimension=axis, is_stable=bool(is_stable), num_keys=1)
+    elif operation == "Gt" and not np.issubdtype(operands[0].dtype, np.complexfloating):
+        flipped = lax.sort([lax.rev(operand, (axis,)) for operand in operands], dimension=axis, is_stable=True, num_keys=1)
+        sorted_operands = [lax.rev(operand, (axis,)) for operand in flipped]
     else:
-        found = _by_all_pairs(operands, comparator, axis)
-    return found[0] if len(operands) == 1 else tuple(found)
+        sorted_operands = _by_all_pairs(operands, comparator, axis)
+    return sorted_operands[0] if len(operands) == 1 else tuple(sorted_operands)
 
 
 def _by_all_pairs(operands: tuple[Any, ...], comparator: XlaComputation, axis: int) -> list[Any]:
-    last = [jax.numpy.moveaxis(one, axis, -1) for one in operands]
+    last = [jax.numpy.moveaxis(array, axis, -1) for array in operands]
     shape = last[0].shape
-    rows = [lax.reshape(one, (one.size // max(shape[-1], 1), shape[-1])) for one in last]
-    places = lax.iota(np.int32, shape[-1])
+    rows = [lax.reshape(array, (array.size // max(shape[-1], 1), shape[-1])) for array in last]
+    positions = lax.iota(np.int32, shape[-1])
 
     def sorted_row(*row: Any) -> list[Any]:
         def before(i: Any, j: Any) -> Any:
-            pairs = [value for one in row for value in (one[i], one[j])]
+            pairs = [value for array in row for value in (array[i], array[j])]
             return comparator(*pairs)
 
-        smaller = jax.vmap(lambda i: jax.vmap(lambda j: before(i, j))(places))(places)
-        first = smaller | (~smaller.T & (places[:, None] < places[None, :]))
+        smaller = jax.vmap(lambda i: jax.vmap(lambda j: before(i, j))(positions))(positions)
+        first = smaller | (~smaller.T & (positions[:, None] < positions[None, :]))
         rank = lax.reduce(lax.convert_element_type(first, np.int32), np.int32(0), lax.add, (0,))
-        return [jax.numpy.zeros_like(one).at[rank].set(one) for one in row]
+        return [jax.numpy.zeros_like(array).at[rank].set(array) for array in row]
 
-    made = jax.vmap(sorted_row)(*rows)
-    return [jax.numpy.moveaxis(lax.reshape(one, shape), -1, axis) for one in made]
+    sorted_rows = jax.vmap(sorted_row)(*rows)
+    return [jax.numpy.moveaxis(lax.reshape(array, shape), -1, axis) for array in sorted_rows]

@@ -31,15 +31,15 @@ class Op:
             if not isinstance(arg, torch.Tensor):
                 raise TypeError(f"{self.name} takes xla tensors, not a {type(arg).__name__}: what is no tensor is given by keyword")
         key = (tuple((tuple(arg.shape), arg.dtype) for arg in args), _key_of(kwargs))
-        found = self._built.get(key)
-        if found is None:
+        function = self._built.get(key)
+        if function is None:
             computation = create_computation(self.name, self._opfn, [tensor_shape(arg) for arg in args], **kwargs)
-            found = self._built[key] = xla_computation_as_func(computation)
-        return found(*args)
+            function = self._built[key] = xla_computation_as_func(computation)
+        return function(*args)
 
 
 def _key_of(value: Any) -> Any:
-    """Equal for values of the same types that are equal now."""
+    """A hashable key, equal for values of the same types and contents."""
     if isinstance(value, dict):
         return dict, tuple((key, _key_of(value[key])) for key in sorted(value, key=str))
     if isinstance(value, (list, tuple)):

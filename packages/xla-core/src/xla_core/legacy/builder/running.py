@@ -1,4 +1,4 @@
-"""Computations run on xla tensors, as one recorded operation; and tensors that have a shape and no values."""
+"""Run computations on xla tensors, as one recorded operation; and make tensors that have a shape and no values."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def user_computation(opname: str, tensors: Sequence[torch.Tensor], computation: 
     Traced once for each computation, compiled once for each program. Gradients are those of JAX. Raises ValueError for tensors that do
     not fit the parameters, RuntimeError for those on another device.
     """
-    given = [(tuple(one.shape), device_dtype(one.dtype)) for one in tensors]
-    wanted = [(one.shape, one.dtype) if not isinstance(one, tuple) else None for one in computation.parameters]
-    if given != wanted:
-        takes = ", ".join(repr(Shape(shape_of(one))) for one in computation.parameters)
-        got = ", ".join(f"{type_name(dtype)}[{','.join(map(str, sizes))}]" for sizes, dtype in given)
+    actual = [(tuple(tensor.shape), device_dtype(tensor.dtype)) for tensor in tensors]
+    expected = [(struct.shape, struct.dtype) if not isinstance(struct, tuple) else None for struct in computation.parameters]
+    if actual != expected:
+        takes = ", ".join(repr(Shape(shape_of(struct))) for struct in computation.parameters)
+        got = ", ".join(f"{type_name(dtype)}[{','.join(map(str, sizes))}]" for sizes, dtype in actual)
         raise ValueError(f"computation {computation.name!r} takes ({takes}), not ({got})")
     results: list[torch.Tensor] = jax.tree.leaves(call_jax(computation, tuple(tensors), name=opname))
     return results
@@ -55,12 +55,12 @@ def xla_computation_as_func(computation: XlaComputation, name: str | None = None
 
 
 def tensor_shape(tensor: torch.Tensor, device: str = "") -> Shape:
-    """The shape of a tensor as the device has it; a CPU tensor's as it would have it."""
+    """The shape and type that a tensor has on the device, or, for a CPU tensor, would have there."""
     return Shape.create(type_name(device_dtype(tensor.dtype)), tensor.shape)
 
 
 def create_builder(name: str) -> XlaBuilder:
-    """A builder: where the operations of one computation belong."""
+    """A builder, to which the operations of one computation belong."""
     return XlaBuilder(name)
 
 
@@ -80,7 +80,7 @@ def get_computation_hlo(computation: XlaComputation) -> str:
 
 
 class _NoBuffer:
-    """Stands for the buffer of a placeholder: a program can be written with it as an input, but not run."""
+    """Takes the place of a placeholder's buffer: a program can be written with it as an input, but not run."""
 
     def __init__(self, struct: jax.ShapeDtypeStruct) -> None:
         self.shape = struct.shape

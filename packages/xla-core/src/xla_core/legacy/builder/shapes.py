@@ -66,12 +66,12 @@ def type_name(dtype: Any) -> str:
 
 
 def to_torch_type(name: str) -> torch.dtype:
-    """The torch dtype of a type's name; float32 for an empty one."""
+    """The torch dtype of a type name; float32 for an empty one."""
     return torch_dtype(dtype_named(name)) if name else torch.float32
 
 
 def from_torch_type(dtype: torch.dtype) -> str:
-    """The type's name of a torch dtype."""
+    """The type name of a torch dtype."""
     return type_name(natural_dtype(dtype))
 
 
@@ -88,10 +88,10 @@ class Shape:
     def create(cls, dtype: str, sizes: Sequence[int], dynamic_dimensions: Sequence[bool] | None = None) -> Shape:
         """The shape of an array of type `dtype`."""
         dtype_named(dtype)
-        made: dict[str, Any] = {"type": dtype, "sizes": [int(size) for size in sizes]}
+        description: dict[str, Any] = {"type": dtype, "sizes": [int(size) for size in sizes]}
         if dynamic_dimensions is not None:
-            made["dynamic_dimensions"] = list(dynamic_dimensions)
-        return cls(made)
+            description["dynamic_dimensions"] = list(dynamic_dimensions)
+        return cls(description)
 
     @property
     def shape(self) -> Any:
@@ -133,8 +133,8 @@ class Shape:
     @property
     def dynamic_dimensions(self) -> list[bool] | None:
         """Which dimensions are dynamic, or None where that was not said."""
-        found = self._array().get("dynamic_dimensions")
-        return None if found is None else list(found)
+        dynamic = self._array().get("dynamic_dimensions")
+        return None if dynamic is None else list(dynamic)
 
     @property
     def dtype(self) -> str:
@@ -179,7 +179,7 @@ def structs_of(shape: Any) -> Any:
 
 
 def shape_of(structs: Any) -> Any:
-    """`structs_of` the other way round."""
+    """The dictionary of a jax struct, a list of them for a tuple: the inverse of `structs_of`."""
     if isinstance(structs, (list, tuple)):
         return [shape_of(element) for element in structs]
     return {"type": type_name(structs.dtype), "sizes": list(structs.shape)}

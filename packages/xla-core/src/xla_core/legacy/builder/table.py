@@ -20,7 +20,7 @@ Array = Any
 
 
 def _binary(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """`function` of two operands of one type: one of them may be a number, or of size 1 where the other is larger."""
+    """Broadcast the two operands of `function`: one of them may be a number, or of size 1 where the other is larger."""
 
     def run(x: Array, y: Array) -> Array:
         if x.shape != y.shape and x.ndim and y.ndim:
@@ -29,12 +29,12 @@ def _binary(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array
             shape = np.broadcast_shapes(x.shape, y.shape)
         else:
             shape = x.shape or y.shape
-        return function(*[one if one.shape == shape else _spread(one, shape) for one in (x, y)])
+        return function(*[operand if operand.shape == shape else _broadcast_to(operand, shape) for operand in (x, y)])
 
     return run
 
 
-def _spread(x: Array, shape: Sequence[int]) -> Array:
+def _broadcast_to(x: Array, shape: Sequence[int]) -> Array:
     return lax.broadcast_in_dim(x, shape, tuple(range(x.ndim)))
 
 
@@ -64,9 +64,9 @@ def _slice_in_dim(x: Array, *, start_index: int, limit_index: int, dimno: int, s
 
 
 def _starts(rank: int, starts: tuple[Array, ...]) -> list[Array]:
-    """One number for each dimension, also where they came as one vector."""
+    """One start index for each dimension, also if they came as one vector."""
     if len(starts) == 1 and starts[0].ndim == 1:
-        return [lax.index_in_dim(starts[0], place, keepdims=False) for place in range(rank)]
+        return [lax.index_in_dim(starts[0], index, keepdims=False) for index in range(rank)]
     return list(starts)
 
 
@@ -98,9 +98,9 @@ def _gather(
     """slice_sizes: 1 for the collapsed dimensions and all of the others, if left out."""
     if slice_sizes is None:
         slice_sizes = [1 if dimension in collapsed_slice_dims else size for dimension, size in enumerate(x.shape)]
-    numbers = lax.GatherDimensionNumbers(tuple(offset_dims), tuple(collapsed_slice_dims), tuple(start_index_map))
+    dims = lax.GatherDimensionNumbers(tuple(offset_dims), tuple(collapsed_slice_dims), tuple(start_index_map))
     rows = _index_vector_last(start_indices, index_vector_dim)
-    return lax.gather(x, rows, numbers, tuple(slice_sizes), indices_are_sorted=bool(indices_are_sorted), mode="clip")
+    return lax.gather(x, rows, dims, tuple(slice_sizes), indices_are_sorted=bool(indices_are_sorted), mode="clip")
 
 
 def _scatter(
@@ -116,12 +116,12 @@ def _scatter(
     indices_are_sorted: bool | None = None,
     unique_indices: bool | None = None,
 ) -> Array:
-    numbers = lax.ScatterDimensionNumbers(tuple(update_window_dims), tuple(inserted_window_dims), tuple(scatter_dims_to_operand_dims))
+    dims = lax.ScatterDimensionNumbers(tuple(update_window_dims), tuple(inserted_window_dims), tuple(scatter_dims_to_operand_dims))
     return scatter_by(computation, x)(
         x,
         _index_vector_last(scatter_indices, index_vector_dim),
         updates,
-        numbers,
+        dims,
         indices_are_sorted=bool(indices_are_sorted),
         unique_indices=bool(unique_indices),
     )
@@ -155,15 +155,15 @@ def _reduce_all(x: Array, init_value: Array, *, computation: XlaComputation) -> 
 def _map(*arrays: Array, computation: XlaComputation, dimensions: Sequence[int], static_operands: Sequence[Any] = ()) -> Array:
     if tuple(static_operands):
         raise UnsupportedOperationError("Map takes no static operands: make them constants inside the computation")
-    shape = max((one.shape for one in arrays), key=len)
-    arrays = tuple(one if one.ndim else _spread(one, shape) for one in arrays)
+    shape = max((array.shape for array in arrays), key=len)
+    arrays = tuple(array if array.ndim else _broadcast_to(array, shape) for array in arrays)
     rank = len(shape)
     if sorted(dimensions) != list(range(rank)):
         raise ValueError(f"Map goes over all dimensions, here {list(range(rank))}, not {list(dimensions)}")
-    if computation.root is None:  # a module of others, which jax cannot vectorise
-        flat = [lax.reshape(one, (one.size,)) for one in arrays]
-        found = lax.map(lambda numbers: computation(*numbers), tuple(flat))
-        return lax.reshape(found, shape)
+    if computation.root is None:  # a module made elsewhere, which jax cannot vectorise
+        flat = [lax.reshape(array, (array.size,)) for array in arrays]
+        result = lax.map(lambda elements: computation(*elements), tuple(flat))
+        return lax.reshape(result, shape)
     function: Callable[..., Array] = computation
     for _ in range(rank):
         function = jax.vmap(function)
@@ -224,7 +224,7 @@ def _pad(x: Array, value: Array, *, config: Sequence[Sequence[int]]) -> Array:
 
 def _select(predicate: Array, yes: Array, no: Array) -> Array:
     shape = predicate.shape or yes.shape or no.shape
-    return lax.select(predicate, *[one if one.ndim else _spread(one, shape) for one in (yes, no)])
+    return lax.select(predicate, *[branch if branch.ndim else _broadcast_to(branch, shape) for branch in (yes, no)])
 
 
 def _power(x: Array, y: Array) -> Array:

@@ -11,7 +11,7 @@ from jax import lax
 
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.legacy.builder.nodes import XlaComputation
-from xla_core.legacy.builder.reducers import check_pair, plain, reducer
+from xla_core.legacy.builder.reducers import check_pair, reducer, single_operation
 
 _PRECISIONS = {"default": lax.Precision.DEFAULT, "high": lax.Precision.HIGH, "highest": lax.Precision.HIGHEST}
 Padding = str | Sequence[Sequence[int]]
@@ -26,7 +26,7 @@ def _padding(padding: Padding) -> Any:
 
 
 def precision_of(config: Any) -> Any:
-    """jax's precision for `"default"`, `"high"` or `"highest"`, in any case, or for one of each operand; None for None.
+    """jax's precision for `"default"`, `"high"` or `"highest"`, in any case, or for a sequence with one for each operand; None for None.
 
     Raises ValueError for another word.
     """
@@ -36,7 +36,7 @@ def precision_of(config: Any) -> Any:
         if config.lower() not in _PRECISIONS:
             raise ValueError(f"a precision is one of {', '.join(_PRECISIONS)}, not {config!r}")
         return _PRECISIONS[config.lower()]
-    return tuple(precision_of(one) for one in config)
+    return tuple(precision_of(operand_config) for operand_config in config)
 
 
 def conv(
@@ -60,9 +60,9 @@ def conv(
     batch_group_count: int = 1,
     precision_config: Any = None,
 ) -> Any:
-    """The convolution of `x` with a kernel; dimensions are those of (N, C, *spatial) and (O, I, *spatial) where not said."""
+    """Convolve `x` with a kernel. Dimensions default to those of (N, C, *spatial) and (O, I, *spatial)."""
     spatial = tuple(range(2, x.ndim))
-    numbers = lax.ConvDimensionNumbers(
+    dimension_numbers = lax.ConvDimensionNumbers(
         (input_batch_dimension, input_feature_dimension, *(input_spatial_dimensions or spatial)),
         (kernel_output_feature_dimension, kernel_input_feature_dimension, *(kernel_spatial_dimensions or spatial)),
         (output_batch_dimension, output_feature_dimension, *(output_spatial_dimensions or spatial)),
@@ -74,7 +74,7 @@ def conv(
         _padding(padding),
         lhs_dilation and tuple(lhs_dilation),
         rhs_dilation and tuple(rhs_dilation),
-        numbers,
+        dimension_numbers,
         feature_group_count,
         batch_group_count,
         precision_of(precision_config),
@@ -90,7 +90,7 @@ def reduce_window(
     window_strides: Sequence[int],
     padding: Padding = "valid",
 ) -> Any:
-    """Each window reduced to one element, from `init_value`."""
+    """Reduce each window to one element, from `init_value`."""
     return lax.reduce_window(x, init_value, reducer(computation, x), tuple(window_dimensions), tuple(window_strides), _padding(padding))
 
 
@@ -106,7 +106,7 @@ def max_pool(
 ) -> Any:
     """The largest element of each window. kernel_size, stride: one for each dimension, or for each spatial one."""
 
-    def whole(sizes: Sequence[int]) -> tuple[int, ...]:
+    def for_all_dimensions(sizes: Sequence[int]) -> tuple[int, ...]:
         if len(sizes) == x.ndim:
             return tuple(sizes)
         by_dimension = dict(zip(spatial_dimensions, sizes, strict=True))
@@ -114,7 +114,7 @@ def max_pool(
 
     lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
     init = np.asarray(lowest, x.dtype)  # a number that jax sees while it traces, so that there are gradients
-    return lax.reduce_window(x, init, lax.max, whole(kernel_size), whole(stride), _padding(padding))
+    return lax.reduce_window(x, init, lax.max, for_all_dimensions(kernel_size), for_all_dimensions(stride), _padding(padding))
 
 
 def select_and_scatter(
@@ -132,8 +132,8 @@ def select_and_scatter(
     for computation in (select_computation, scatter_computation):
         check_pair(computation, x)
     selects = {"Ge": lax.max, "Gt": lax.max, "Le": lax.min, "Lt": lax.min}
-    pick = selects.get(plain(select_computation) or "")
-    if pick is None or plain(scatter_computation) != "Add":
+    pick = selects.get(single_operation(select_computation) or "")
+    if pick is None or single_operation(scatter_computation) != "Add":
         raise UnsupportedOperationError(
             "SelectAndScatter selects by a comparison (>=, >, <=, <) of its two parameters and scatters by their sum: "
             "write other kinds with Gather and Scatter"

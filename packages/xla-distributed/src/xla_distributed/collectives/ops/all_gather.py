@@ -32,20 +32,20 @@ def _lower(
         if not flat.size:
             return [lax.full(shape, 0, flat.dtype) for shape in shapes], token
         rows, token = in_order(flat, token, lambda x: lax.all_gather(x, REPLICA_AXIS, axis_index_groups=groups))
-        made, start = [], 0
+        outputs, start = [], 0
         for x, shape in zip(tensors, shapes, strict=True):
             piece = lax.reshape(lax.slice(rows, (0, start), (count, start + x.size)), (count, *x.shape))
-            made.append(lax.reshape(jax.numpy.moveaxis(piece, 0, dim), shape))
+            outputs.append(lax.reshape(jax.numpy.moveaxis(piece, 0, dim), shape))
             start += x.size
-        return made, token
+        return outputs, token
 
     results, token = together(inputs, token, step)
     return [*results, token]
 
 
 def _among_threads(name: str, inputs: Tensors, dim: int, count: int, members: Any, sizes: Any) -> list[torch.Tensor]:
-    everyone, _ = gathered(name, inputs, (dim,), members, sizes)
-    return [torch.cat(each, dim) for each in zip(*everyone, strict=True)]
+    by_member, _ = gathered(name, inputs, (dim,), members, sizes)
+    return [torch.cat(tensors, dim) for tensors in zip(*by_member, strict=True)]
 
 
 ALL_GATHER = define(

@@ -36,12 +36,12 @@ def _lower(
 
 def _among_threads(name: str, inputs: Tensors, reduction: str, scale: float, members: Any, sizes: Any) -> list[torch.Tensor]:
     """Tensors of one dtype travel together."""
-    kinds: dict[torch.dtype, list[torch.Tensor]] = {}
+    by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in inputs:
-        kinds.setdefault(tensor.dtype, []).append(tensor)
-    flat = [torch.cat([tensor.reshape(-1) for tensor in tensors]) for tensors in kinds.values()]
-    everyone, _ = gathered(name, flat, (reduction, scale), members, sizes)
-    totals = zip(kinds.items(), reduced_among_threads(everyone, ReduceOp(reduction), scale), strict=True)
+        by_dtype.setdefault(tensor.dtype, []).append(tensor)
+    flat = [torch.cat([tensor.reshape(-1) for tensor in tensors]) for tensors in by_dtype.values()]
+    by_member, _ = gathered(name, flat, (reduction, scale), members, sizes)
+    totals = zip(by_dtype.items(), reduced_among_threads(by_member, ReduceOp(reduction), scale), strict=True)
     parts = {dtype: iter(total.split([tensor.numel() for tensor in tensors])) for (dtype, tensors), total in totals}
     return [next(parts[tensor.dtype]).reshape(tensor.shape) for tensor in inputs]
 

@@ -29,16 +29,16 @@ def _lower(
     def step(flat: jax.Array) -> jax.Array:
         shaped = lax.reshape(flat, value.shape)
         groups = index_groups(members, sizes)
-        made: jax.Array = lax.all_to_all(shaped, REPLICA_AXIS, split_dim, concat_dim, axis_index_groups=groups, tiled=True)
-        return made
+        exchanged: jax.Array = lax.all_to_all(shaped, REPLICA_AXIS, split_dim, concat_dim, axis_index_groups=groups, tiled=True)
+        return exchanged
 
     result, token = in_order(flatten(value), token, step)
     return [result, token]
 
 
 def _among_threads(name: str, value: torch.Tensor, split: int, concat: int, count: int, members: Any, sizes: Any) -> torch.Tensor:
-    everyone, place = gathered(name, [value], (split, concat), members, sizes)
-    return torch.cat([tensor.chunk(count, split)[place] for (tensor,) in everyone], concat)
+    by_member, position = gathered(name, [value], (split, concat), members, sizes)
+    return torch.cat([tensor.chunk(count, split)[position] for (tensor,) in by_member], concat)
 
 
 ALL_TO_ALL = define(
@@ -52,6 +52,6 @@ ALL_TO_ALL = define(
 
 
 def all_to_all(tensor: torch.Tensor, split_dim: int, concat_dim: int, groups: Groups) -> torch.Tensor:
-    """Part j of a tensor goes to member j of the group, who concatenates what arrives, in the order of the senders."""
+    """Send part j of a tensor to member j of the group, which concatenates what arrives, in the order of the senders."""
     result: torch.Tensor = record(ALL_TO_ALL, tensor, split_dim, concat_dim, groups.size, groups=groups)
     return result

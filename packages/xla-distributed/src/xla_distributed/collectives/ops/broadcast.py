@@ -40,8 +40,8 @@ def _lower(context: Context, inputs: list[jax.Array], token: jax.Array, position
         def bits_of_root(x: jax.Array) -> jax.Array:
             # As integers: a sum with zeros keeps every bit, of NaN and -0.0 too.
             bits = to_bits(x)
-            kept = lax.select(lax.broadcast(is_root, bits.shape), bits, lax.full_like(bits, 0))
-            return from_bits(lax.psum(kept, REPLICA_AXIS, axis_index_groups=groups), x.dtype)
+            root_bits = lax.select(lax.broadcast(is_root, bits.shape), bits, lax.full_like(bits, 0))
+            return from_bits(lax.psum(root_bits, REPLICA_AXIS, axis_index_groups=groups), x.dtype)
 
         result, token = elementwise(flat, token, bits_of_root)
         return split_as(result, tensors), token
@@ -51,8 +51,8 @@ def _lower(context: Context, inputs: list[jax.Array], token: jax.Array, position
 
 
 def _among_threads(name: str, inputs: Tensors, root: int, members: Any, sizes: Any) -> list[torch.Tensor]:
-    everyone, _ = gathered(name, inputs, (root,), members, sizes)
-    return everyone[root]
+    by_member, _ = gathered(name, inputs, (root,), members, sizes)
+    return by_member[root]
 
 
 BROADCAST = define(
@@ -71,7 +71,7 @@ def broadcast(tensors: Tensors, position: int, groups: Groups) -> Tensors:
 
 
 def broadcast_from(position: int, tensors: Tensors, groups: ReplicaGroups) -> None:
-    """All tensors take, in place, the values of the member at this position of their group."""
+    """Overwrite tensors with the values of the member at this position of their group."""
     if tensors and world_size() > 1:
         with torch.no_grad():
             torch._foreach_copy_(list(tensors), list(broadcast(list(tensors), position, groups_of(groups))))

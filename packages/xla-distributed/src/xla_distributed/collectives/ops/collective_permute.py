@@ -24,9 +24,9 @@ def _lower(context: Context, value: jax.Array, token: jax.Array, pairs: Ints) ->
 
 
 def _among_threads(name: str, value: torch.Tensor, pairs: Sequence[int]) -> torch.Tensor:
-    everyone, place = gathered(name, [value], (pairs,))
-    source = {target: source for source, target in zip(pairs[::2], pairs[1::2], strict=True)}.get(place)
-    return torch.zeros_like(value) if source is None else everyone[source][0].clone()  # others may still read what the source gave
+    by_ordinal, position = gathered(name, [value], (pairs,))
+    source = {target: source for source, target in zip(pairs[::2], pairs[1::2], strict=True)}.get(position)
+    return torch.zeros_like(value) if source is None else by_ordinal[source][0].clone()  # others may still read what the source gave
 
 
 COLLECTIVE_PERMUTE = define(

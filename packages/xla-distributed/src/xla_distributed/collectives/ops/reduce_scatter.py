@@ -1,4 +1,4 @@
-"""Reduce tensors over the replicas of a group, of which each gets its shard: `xm.reduce_scatter`."""
+"""Reduce tensors over the replicas of a group and give each replica its shard: `xm.reduce_scatter`."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def _lower(
         if not joined.size:
             return [lax.full(shape, 0, joined.dtype) for shape in shapes], token
         flat, width = flatten(joined), joined.shape[1]
-        mine, token = in_order(flat, token, lambda x: _scattered(x, ReduceOp(reduction), count, width, groups))
-        made, start = [], 0
+        own_part, token = in_order(flat, token, lambda x: _scattered(x, ReduceOp(reduction), count, width, groups))
+        outputs, start = [], 0
         for shape in shapes:
             size = int(np.prod(shape))
-            made.append(lax.reshape(lax.slice(mine, (start,), (start + size,)), shape))
+            outputs.append(lax.reshape(lax.slice(own_part, (start,), (start + size,)), shape))
             start += size
         # After the cut: each replica scales only what it keeps.
-        return [scaled(x, scale) for x in made], token
+        return [scaled(x, scale) for x in outputs], token
 
     results, token = together(inputs, token, step)
     return [*results, token]
@@ -64,19 +64,19 @@ def _rows(x: jax.Array, dim: int, count: int) -> jax.Array:
 
 
 def _scattered(flat: jax.Array, op: ReduceOp, count: int, width: int, groups: IndexGroups) -> jax.Array:
-    # JAX has a scatter of sums only; of others each replica makes all and keeps its part.
+    # JAX scatters sums only; each replica computes other reductions whole and keeps its part.
     if op is ReduceOp.SUM and flat.dtype != np.bool_:
         rows = lax.reshape(flat, (count, width))
         return lax.psum_scatter(rows, REPLICA_AXIS, axis_index_groups=groups)  # type: ignore[no-any-return]
-    everything = reduced(flat, op, groups)
-    return lax.dynamic_slice(everything, (place_in_group(groups) * width,), (width,))
+    total = reduced(flat, op, groups)
+    return lax.dynamic_slice(total, (place_in_group(groups) * width,), (width,))
 
 
 def _among_threads(
     name: str, inputs: Tensors, reduction: str, scale: float, dim: int, count: int, members: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    everyone, place = gathered(name, inputs, (reduction, scale, dim), members, sizes)
-    return [total.chunk(count, dim)[place] for total in reduced_among_threads(everyone, ReduceOp(reduction), scale)]
+    by_member, position = gathered(name, inputs, (reduction, scale, dim), members, sizes)
+    return [total.chunk(count, dim)[position] for total in reduced_among_threads(by_member, ReduceOp(reduction), scale)]
 
 
 REDUCE_SCATTER = define(

@@ -30,8 +30,8 @@ _GENERATIONS_OF_TWO_CORES = (2, 3, 7)
 def _chips() -> list[str]:
     """The PCI device ids of the TPU chips of this host."""
     google = [vendor for vendor in PCI_DEVICES.glob("*/vendor") if vendor.read_text().strip() == GOOGLE_PCI_VENDOR_ID]
-    kinds = [vendor.with_name("device").read_text().strip() for vendor in google]
-    return [kind for kind in kinds if kind in _CORES]
+    device_ids = [vendor.with_name("device").read_text().strip() for vendor in google]
+    return [device_id for device_id in device_ids if device_id in _CORES]
 
 
 def num_available_chips() -> int:
@@ -40,7 +40,7 @@ def num_available_chips() -> int:
 
 
 def num_visible_chips() -> int:
-    """TPU chips that this process was given of those of its host, by TPU_VISIBLE_CHIPS; all without it."""
+    """TPU chips of this host that this process may use, by TPU_VISIBLE_CHIPS; all if it is not set."""
     chips, chosen = num_available_chips(), settings.TPU_VISIBLE_CHIPS.get()
     return min(chips, len(chosen.split(","))) if chosen else chips
 
@@ -65,7 +65,7 @@ class TpuEnv(dict[str, str]):
         return self.get(settings.TPU_ACCELERATOR_TYPE.name) or self.get(settings.ACCELERATOR_TYPE.name)
 
     def bounds(self) -> Iterator[SliceBounds]:
-        """The slice, as each pair of variables that is complete says. Raises ValueError for what is no shape."""
+        """The bounds of the slice from each complete pair of variables. Raises ValueError for what is no shape."""
         for processes, chips in _BOUNDS:
             if self.get(processes) and self.get(chips):
                 yield SliceBounds(MeshShape.from_string(self[processes]), MeshShape.from_string(self[chips]))
@@ -111,20 +111,20 @@ def get_tpu_env() -> TpuEnv:
 
 def get_tpu_type() -> str:
     """The type of the slice, such as `v4-16`. Raises RuntimeError off TPU."""
-    kind = build_tpu_env_from_vars().accelerator_type
-    if kind is None and not using_env_vars():
-        kind = get_metadata("accelerator-type").strip()
-    if not kind:
+    slice_type = build_tpu_env_from_vars().accelerator_type
+    if slice_type is None and not using_env_vars():
+        slice_type = get_metadata("accelerator-type").strip()
+    if not slice_type:
         raise RuntimeError("the type of this host's TPU slice is unknown: set TPU_ACCELERATOR_TYPE, to a text such as v4-8")
-    return kind
+    return slice_type
 
 
 def version() -> int:
     """The TPU generation, such as 4. Raises RuntimeError off TPU."""
-    kind = get_tpu_type()
-    digits = "".join(letter for letter in kind.partition("-")[0] if letter.isdigit())
+    slice_type = get_tpu_type()
+    digits = "".join(letter for letter in slice_type.partition("-")[0] if letter.isdigit())
     if not digits:
-        raise RuntimeError(f"this host's TPU generation is unknown: TPU_ACCELERATOR_TYPE is {kind!r}, expected a text such as v4-8")
+        raise RuntimeError(f"this host's TPU generation is unknown: TPU_ACCELERATOR_TYPE is {slice_type!r}, expected a text such as v4-8")
     return int(digits)
 
 
@@ -175,25 +175,25 @@ def task_id() -> int:
 def worker_id() -> int:
     """Number of this host in the slice. Raises RuntimeError if the metadata server is to say and does not."""
     for row in (settings.TPU_WORKER_ID, settings.WORKER_ID):
-        number = row.get()
-        if number is not None:
-            return number
+        index = row.get()
+        if index is not None:
+            return index
     return 0 if using_env_vars() else int(get_metadata("agent-worker-number"))
 
 
 def possible_bounds() -> Iterator[SliceBounds]:
-    """The slice of this host, in the words of each that describes it, the most trustworthy first: environment, metadata, name.
+    """The bounds of this host's slice from each source, the most trustworthy first: environment, metadata, name.
 
-    Of v2 and v3 the name comes before the metadata, whose bounds there are not those of the processes.
+    For v2 and v3 the name comes before the metadata, whose bounds there are not the bounds of the processes.
     """
     yield from build_tpu_env_from_vars().bounds()
     by_metadata = list(metadata_env().bounds())
     try:
-        kind = get_tpu_type()
+        slice_type = get_tpu_type()
     except RuntimeError:
         yield from by_metadata
         return
-    by_name = [KNOWN_SLICES[kind]] if kind in KNOWN_SLICES else []
+    by_name = [KNOWN_SLICES[slice_type]] if slice_type in KNOWN_SLICES else []
     yield from (*by_name, *by_metadata) if version() < 4 else (*by_metadata, *by_name)
 
 

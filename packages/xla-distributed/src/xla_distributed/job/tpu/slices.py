@@ -42,7 +42,7 @@ class SliceBounds:
 
     def by_chip(self) -> MeshShape:
         """The mesh of all chips."""
-        return MeshShape(*(several * each for several, each in zip(self.processes, self.chips, strict=True)))
+        return MeshShape(*(process_count * chip_count for process_count, chip_count in zip(self.processes, self.chips, strict=True)))
 
 
 # Chips along each axis, by the number in a slice's name. For v2 to v5p that counts cores, two for each chip; for v5e and v6e chips.
@@ -79,7 +79,7 @@ _ON_ONE_HOST = 8  # the most chips that a host has; slices of more have hosts of
 def _bounds(chips: tuple[int, int, int]) -> SliceBounds:
     mesh = MeshShape(*chips)
     host = mesh if mesh.size <= _ON_ONE_HOST and mesh.z == 1 else MeshShape(2, 2, 1)
-    return SliceBounds(MeshShape(*(all_of_it // of_host for all_of_it, of_host in zip(mesh, host, strict=True))), host)
+    return SliceBounds(MeshShape(*(slice_size // host_size for slice_size, host_size in zip(mesh, host, strict=True))), host)
 
 
 KNOWN_SLICES = {f"{generation}-{number}": _bounds(chips) for generation, sizes in _SIZES.items() for number, chips in sizes.items()}

@@ -54,7 +54,7 @@ def _one_chip_of_the_host(local_rank: int, local_world_size: int, base_port: int
         settings.TPU_CHIPS_PER_PROCESS_BOUNDS: "1,1,1",
         settings.TPU_PROCESS_BOUNDS: grid.text,
         settings.TPU_VISIBLE_CHIPS: str(chip),
-        settings.TPU_PROCESS_ADDRESSES: ",".join(f"{host}:{base_port + each}" for host in hosts for each in range(local_world_size)),
+        settings.TPU_PROCESS_ADDRESSES: ",".join(f"{host}:{base_port + index}" for host in hosts for index in range(local_world_size)),
         settings.TPU_PROCESS_PORT: base_port + chip,
         settings.CLOUD_TPU_TASK_ID: (tpu.worker_id() if len(hosts) > 1 else 0) * local_world_size + chip,
     }
@@ -62,14 +62,14 @@ def _one_chip_of_the_host(local_rank: int, local_world_size: int, base_port: int
 
 def _grid(local_world_size: int, hosts: int) -> MeshShape:
     """The mesh of processes, one for each chip of the slice."""
-    known = list(tpu.possible_bounds())
-    for bounds in known:
+    possible = list(tpu.possible_bounds())
+    for bounds in possible:
         by_chip = bounds.by_chip()
         if by_chip.size == local_world_size * hosts and bounds.chips.size in (1, local_world_size):
             return by_chip
-    if not known and hosts == 1 and local_world_size in _ALONE:
+    if not possible and hosts == 1 and local_world_size in _ALONE:
         return _ALONE[local_world_size]
-    described = " or ".join(f"{bounds.processes.text} hosts with {bounds.chips.text} chips each" for bounds in known) or "unknown bounds"
+    described = " or ".join(f"{bounds.processes.text} hosts with {bounds.chips.text} chips each" for bounds in possible) or "unknown bounds"
     raise ValueError(
         f"{local_world_size} processes on each of {hosts} TPU hosts would not have one chip each: the slice has {described}. Start as many"
         " as a host has chips, or one for each host; TPU_ACCELERATOR_TYPE and TPU_WORKER_HOSTNAMES say what there is"
@@ -92,7 +92,7 @@ def discover_master_worker_ip(use_localhost: bool = True) -> str:
 
 
 def spmd_find_master_ip(current_worker_hostname: str) -> str:
-    """What the process with device 0 passes, in all processes of an SPMD job, which call this together. Starts the devices.
+    """Broadcast the argument of the process with device 0 to all processes of an SPMD job, which call this together. Starts the devices.
 
     Raises ValueError for a name of more than 255 bytes.
     """
