@@ -40,7 +40,7 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     if not ranks:
         if (options.group_rank, options.group_size) != (own_ordinal, world):
             raise RuntimeError(
-                f"init_process_group(rank={options.group_rank}, world_size={options.group_size}) in a process that is replica {ordinal} "
+                f"init_process_group(rank={options.group_rank}, world_size={options.group_size}) in a process that is replica {own_ordinal} "
                 f'of {world}: leave both to init_method="xla://", or start the processes with torch_xla.launch, xmp.spawn or torchrun'
             )
         ranks = list(range(world))
