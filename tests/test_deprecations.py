@@ -43,7 +43,7 @@ def test_no_deprecation_lacks_a_date() -> None:
         name, text = file.as_posix().rpartition("/src/")[2], file.read_text(encoding="utf-8")
         if name not in OTHERS and "deprecat" in text.lower() and (lines := undated(text)):
             strays[name] = lines
-    assert strays == {}, "use xla_core.abi.deprecations.Deprecation"
+    assert strays == {}, "use xla_core.abi.declarations.Deprecation"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from xla_core import abi as abi
 abi.require((3, 0), "xla-debug")
 abi.events.exclude_frames(Path(__file__).parent)
 
-budget = abi.budgets.budget
+budget = abi.declarations.budget
 collectives = abi.collectives
 events = abi.events
 files = abi.files

@@ -9,7 +9,7 @@ from xla_core import abi as abi
 abi.require((3, 0), "xla-serialization")
 abi.events.exclude_frames(Path(__file__).parent)
 
-budget = abi.budgets.budget
+budget = abi.declarations.budget
 files = abi.files
 job = abi.job
 process = abi.process

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_spmd.annotations import annotate, annotation_of
 from xla_spmd.errors import AnnotationError
 from xla_spmd.marking import annotation_for, clear_sharding

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_core.abi.job import device_count
 from xla_core.abi.process import device_kind
 from xla_spmd.annotations import sharding_text

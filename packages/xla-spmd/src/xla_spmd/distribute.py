@@ -13,8 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
-from xla_core.abi.budgets import budget
-from xla_core.abi.deprecations import Deprecation
+from xla_core.abi.declarations import Deprecation, budget
 from xla_core.abi.job import device_count, is_spmd, use_spmd
 from xla_core.abi.tensors import tensor_behind
 from xla_spmd._compat import tree_map

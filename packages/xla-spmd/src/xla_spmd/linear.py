@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import torch_xla.core.xla_model as xm
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_spmd import operators as operators  # defines them
 from xla_spmd.tensor import unwrap_sharded_tensor
 

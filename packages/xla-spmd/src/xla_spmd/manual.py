@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from jax.sharding import NamedSharding
 
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_core.abi.sharding import enter_manual, is_manual, leave_manual
 from xla_core.abi.tensors import is_pending
 from xla_spmd.annotations import Annotation, annotate, sharding_for_programs

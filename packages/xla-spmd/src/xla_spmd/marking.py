@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_core.abi.job import device_count, is_spmd
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.sharding import set_sharding

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_core.abi.job import device_count, topology
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.process import client

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_spmd._compat import same_version
 from xla_spmd.annotations import Annotation, annotate
 from xla_spmd.errors import MeshError

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_spmd._compat import StridedShard, dtensor_spec
 from xla_spmd.annotations import annotation_of
 from xla_spmd.errors import PartitionSpecError

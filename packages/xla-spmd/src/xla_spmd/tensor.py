@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from xla_core.abi.budgets import budget
-from xla_core.abi.tensors import XLATensor, shows_same, tensor_behind, wrap_like
+from xla_core.abi.declarations import budget
+from xla_core.abi.tensors import XLATensor, tensor_behind
+from xla_core.abi.views import shows_same, wrap_like
 from xla_spmd import local_shards
 from xla_spmd._compat import DISABLED_TORCH_FUNCTION, tree_map
 from xla_spmd.annotations import annotation_of, sharding_text

@@ -12,8 +12,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `process`: this process and its devices;
 * `job`: which process of a job this is, and which replica;
 * `settings`: environment variables as typed rows;
-* `budgets`: what a call of a public function may cost;
-* `deprecations`: old names that say until when they work;
+* `declarations`: until when a name works, and what a call of it may cost;
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
@@ -39,9 +38,8 @@ from xla_core.engine.runtime.abi_version import ABI_VERSION, require
 
 if TYPE_CHECKING:
     from xla_core.abi import (
-        budgets,
         collectives,
-        deprecations,
+        declarations,
         events,
         files,
         graph,
@@ -59,9 +57,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABI_VERSION",
-    "budgets",
     "collectives",
-    "deprecations",
+    "declarations",
     "events",
     "files",
     "graph",

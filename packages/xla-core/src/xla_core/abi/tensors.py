@@ -6,7 +6,7 @@ tensors may show one value: views, aliases, parameters.
     >>> import numpy as np
     >>> import torch
     >>> import torch_xla
-    >>> from xla_core.abi.tensors import buffer_of, is_pending, materialize, tensor_from_buffer
+    >>> from xla_core.abi.tensors import alias_key, buffer_of, is_pending, materialize, tensor_from_buffer
     >>> x = torch.ones(3, device="xla") * 2
     >>> is_pending(x)
     True
@@ -26,8 +26,6 @@ tensors may show one value: views, aliases, parameters.
 * `alias_key` is equal for tensors that show the same elements of the same data, as tied weights do.
 * `XLATensor` is the tensor of the device. What torch's own types hide, `nn.Parameter` and subclasses of the user's, `tensor_behind`
   gives: the tensor itself, the one behind it, or None where the device has no part in it.
-* A class derived from `XLATensor`, such as a wrapper that tells how its tensor is sharded, is made by `wrap_like`: it shows the data of an
-  xla tensor. `shows_same` tells whether it still does after something was written in place.
 
 Guarantees: nothing here waits for the device, but what reads values on the host, or is told to. Dtypes that the device holds as others keep
 their torch dtype in the tensor, and `tensor_from_buffer` checks that the two fit. Tensors on other devices raise DeviceMismatchError
@@ -39,7 +37,7 @@ from __future__ import annotations
 from xla_core.api.conversion import maybe_convert_to_cpu as to_cpu
 from xla_core.engine.tensor.interop import alias_key, buffer_of, is_pending, materialize, sync, tensor_from_buffer, tensor_from_host
 from xla_core.engine.tensor.plain import tensor_behind
-from xla_core.engine.tensor.tensor import XLATensor, shows_same, wrap_like
+from xla_core.engine.tensor.tensor import XLATensor
 
 __all__ = [
     "XLATensor",
@@ -47,11 +45,9 @@ __all__ = [
     "buffer_of",
     "is_pending",
     "materialize",
-    "shows_same",
     "sync",
     "tensor_behind",
     "tensor_from_buffer",
     "tensor_from_host",
     "to_cpu",
-    "wrap_like",
 ]

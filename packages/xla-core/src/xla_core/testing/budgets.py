@@ -9,7 +9,7 @@ from xla_core.base.budgets import Budget
 
 
 def functions_without_budget(module: ModuleType, package: str) -> list[str]:
-    """The functions that a module shows to users and `package` (an import name) defines, and that declare no budget (`abi.budgets`)."""
+    """The functions that a module shows to users, that `package` (an import name) defines, and that declare no budget."""
     shown = {name: thing for name in module.__all__ if inspect.isfunction(thing := getattr(module, name))}
     own = {name: function for name, function in shown.items() if function.__module__.partition(".")[0] == package}
     return [

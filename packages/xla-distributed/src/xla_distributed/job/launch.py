@@ -16,7 +16,7 @@ from typing import Any
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
 from xla_core.abi import process as process_abi
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_core.abi.job import is_spmd
 from xla_core.abi.process import device_kind
 from xla_core.abi.settings import LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, RANK, WORLD_SIZE

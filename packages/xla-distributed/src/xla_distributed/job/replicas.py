@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_core.abi.job import world_size
 from xla_distributed.job import connection
 from xla_distributed.job.launch import replica_count, start_replicas, wait_for_all

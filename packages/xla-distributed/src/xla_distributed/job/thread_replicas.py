@@ -10,7 +10,7 @@ import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-from xla_core.abi.budgets import budget
+from xla_core.abi.declarations import budget
 from xla_core.abi.job import topology
 from xla_distributed import settings
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError

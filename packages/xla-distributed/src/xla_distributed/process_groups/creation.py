@@ -36,11 +36,11 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     ranks = list(options.global_ranks_in_group)
     if not ranks and options.group_size > 1 and world_size() == 1:
         connection.join_by_store(options.store, options.group_rank, options.group_size)
-    world, own_ordinal = world_size(), ordinal()
+    world, mine = world_size(), ordinal()
     if not ranks:
-        if (options.group_rank, options.group_size) != (own_ordinal, world):
+        if (options.group_rank, options.group_size) != (mine, world):
             raise RuntimeError(
-                f"init_process_group(rank={options.group_rank}, world_size={options.group_size}) in a process that is replica {own_ordinal} "
+                f"init_process_group(rank={options.group_rank}, world_size={options.group_size}) in a process that is replica {mine} "
                 f'of {world}: leave both to init_method="xla://", or start the processes with torch_xla.launch, xmp.spawn or torchrun'
             )
         ranks = list(range(world))
