@@ -24,15 +24,15 @@ COMMANDS: dict[str, str] = {
 }
 
 
-class _Lazy(click.Group):
+class _DebugCommands(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(f"xla_debug.commands.{name}").command
-        return found
+        command: click.Command = importlib.import_module(f"xla_debug.commands.{name}").command
+        return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -43,7 +43,7 @@ class _Lazy(click.Group):
         return [*begun, *click.Command.shell_complete(self, context, incomplete)]
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_DebugCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="xla-debug")
 def group() -> None:
     """See why a PyTorch program on XLA devices is slow."""

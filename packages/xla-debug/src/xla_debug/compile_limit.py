@@ -25,25 +25,25 @@ def assert_max_compiles(limit: int) -> Iterator[list[ProgramDifference]]:
         raise ValueError(f"the limit of compilations is {limit}, must be at least 0")
     tensors.sync()
     known = KnownPrograms()
-    found: list[tuple[events.CompileEvent, ProgramDifference]] = []
+    compiles: list[tuple[events.CompileEvent, ProgramDifference]] = []
     reasons: list[ProgramDifference] = []
 
     def compiled(event: events.CompileEvent) -> None:
         reasons.append(known.explain(event))
-        found.append((event, reasons[-1]))
+        compiles.append((event, reasons[-1]))
 
     end = events.subscribe(compiled, events.CompileEvent)
     try:
         yield reasons
     finally:
         end()
-    if len(found) > limit:
-        rows = [_row(number, event, why) for number, (event, why) in enumerate(found, 1)]
-        raise TooManyCompilesError("\n".join([f"{len(found)} programs were compiled, at most {limit} were allowed:", *rows]))
+    if len(compiles) > limit:
+        rows = [_row(number, event, reason) for number, (event, reason) in enumerate(compiles, 1)]
+        raise TooManyCompilesError("\n".join([f"{len(compiles)} programs were compiled, at most {limit} were allowed:", *rows]))
 
 
-def _row(number: int, event: events.CompileEvent, why: ProgramDifference) -> str:
-    line = f" ({why.line})" if why.line and why.line != event.line else ""
-    advice = f"\n     {why.advice}" if why.advice else ""
-    asked = f"{event.num_nodes} operations, {event.duration_ns * 1e-9:.2f} s, at {event.line or 'no line'}"
-    return f"  {number}. {asked}: {why.text}{line}{advice}"
+def _row(number: int, event: events.CompileEvent, reason: ProgramDifference) -> str:
+    line = f" ({reason.line})" if reason.line and reason.line != event.line else ""
+    advice = f"\n     {reason.advice}" if reason.advice else ""
+    program = f"{event.num_nodes} operations, {event.duration_ns * 1e-9:.2f} s, at {event.line or 'no line'}"
+    return f"  {number}. {program}: {reason.text}{line}{advice}"

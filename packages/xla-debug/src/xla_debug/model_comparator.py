@@ -68,10 +68,10 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
         raise ValueError(f"a tensor is saved by a name and a step of at least 0, got {name!r} and {step}")
     ordinal = job.ordinal()
     with _saving.lock:
-        number = _saving.saved[ordinal, name] if step is None else step
+        step_number = _saving.saved[ordinal, name] if step is None else step
         _saving.saved[ordinal, name] += 1
     Path(folder).mkdir(parents=True, exist_ok=True)
-    target = Path(folder) / f"{quote(name, safe='')}.{number}.{ordinal}.pt"
+    target = Path(folder) / f"{quote(name, safe='')}.{step_number}.{ordinal}.pt"
     # A copy: a view would bring all that it is a view of into the file.
     files.atomic_write_bytes(target, _with_checksum(tensor.detach().to("cpu", copy=True), target.name))
 
@@ -110,13 +110,13 @@ def compare_tensors(
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     """On the CPU, in the widest dtype of its kind."""
-    kind = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else torch.int64
-    return tensor.detach().cpu().to(kind)
+    dtype = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else torch.int64
+    return tensor.detach().cpu().to(dtype)
 
 
 def _differing(first: torch.Tensor, second: torch.Tensor, rtol: float, atol: float, max_diffs: int) -> list[str]:
-    kind = torch.promote_types(first.dtype, second.dtype)
-    first, second = first.to(kind), second.to(kind)
+    dtype = torch.promote_types(first.dtype, second.dtype)
+    first, second = first.to(dtype), second.to(dtype)
     unlike = ~torch.isclose(first, second, rtol=rtol, atol=atol, equal_nan=True)
     count = int(unlike.sum())
     if not count:
@@ -144,12 +144,12 @@ def _load(path: str | os.PathLike[str]) -> torch.Tensor:
     data = read_bytes(path)
     _check(data, Path(path))
     try:
-        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise ValueError(f"{os.fspath(path)} holds no tensor that torch.load can read: {error}") from error
-    if not isinstance(found, torch.Tensor):
-        raise ValueError(f"{os.fspath(path)} holds a {type(found).__name__}, not a tensor")
-    return found
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{os.fspath(path)} holds a {type(tensor).__name__}, not a tensor")
+    return tensor
 
 
 def _check(data: bytes, path: Path) -> None:
@@ -177,21 +177,21 @@ def compare(
     for key in sorted({*first, *second}):
         step, name, ordinal = key
         if key not in first or key not in second:
-            found = f"only in {dir1 if key in first else dir2}\n"
+            difference = f"only in {dir1 if key in first else dir2}\n"
         else:
-            found = tensor_file_compare(first[key], second[key], rtol, atol, max_diffs)
-        if found:
-            text += f"{name}, step {step}, replica {ordinal}:\n" + "".join(f"  {line}\n" for line in found.splitlines())
+            difference = tensor_file_compare(first[key], second[key], rtol, atol, max_diffs)
+        if difference:
+            text += f"{name}, step {step}, replica {ordinal}:\n" + "".join(f"  {line}\n" for line in difference.splitlines())
     return text
 
 
 def _saved_in(folder: Path) -> dict[tuple[int, str, int], Path]:
     """The files of a folder by step, name and replica."""
-    parts = ((_FILE.fullmatch(path.name), path) for path in folder.glob("*.pt"))
-    found = {(int(match["step"]), unquote(match["name"]), int(match["ordinal"])): path for match, path in parts if match}
-    if not found:
+    matches = ((_FILE.fullmatch(path.name), path) for path in folder.glob("*.pt"))
+    files_by_key = {(int(match["step"]), unquote(match["name"]), int(match["ordinal"])): path for match, path in matches if match}
+    if not files_by_key:
         raise ValueError(f"{folder} holds no tensors that model_comparator.save wrote")
-    return found
+    return files_by_key
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

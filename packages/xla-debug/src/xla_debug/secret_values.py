@@ -11,7 +11,7 @@ _WORDS = frozenset(
     "KEY TOKEN SECRET PASSWORD PASSWD PASSPHRASE PWD CREDENTIAL AUTH AUTHORIZATION BEARER APIKEY ACCESSKEY SECRETKEY PRIVATEKEY "
     "AUTHTOKEN ACCESSTOKEN USERPASS COOKIE".split()
 )
-_MANY = frozenset(f"{word}S" for word in _WORDS)
+_PLURALS = frozenset(f"{word}S" for word in _WORDS)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # api_key, api-key, apiKey, API_KEY
 _LETTER = re.compile(r"^-[A-Za-z](?=[A-Za-z])")
 _NUMBER = re.compile(r"[+-]?\d{1,9}(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
@@ -24,13 +24,13 @@ _LITERAL = re.compile(
     r"""(?P<name>[A-Za-z_]\w*)(?P<between>["']?\]?\s*(?:(?::\s*[\w.|\[\] ]+)?=(?!=)|:)\s*)"""
     r"""(?P<value>[rbfuRBFU]{0,2}(["'])(?:[^\\]|\\.)*?(?:\4|$))"""
 )
-_OF_URL = re.compile(r"(?<=://)[^\s?#\"']*@|(?<![\w/@.-])[\w.+-]+:[^\s:@/][^\s@/]*@(?=[\w.-]+)")
+_URL_USER = re.compile(r"(?<=://)[^\s?#\"']*@|(?<![\w/@.-])[\w.+-]+:[^\s:@/][^\s@/]*@(?=[\w.-]+)")
 
 
 def is_secret(name: str) -> bool:
     """Whether what stands under this name, of a variable or an argument, is nobody's business."""
     words = _words(name)
-    return not words.isdisjoint(_WORDS) or not words.isdisjoint(_MANY)
+    return not words.isdisjoint(_WORDS) or not words.isdisjoint(_PLURALS)
 
 
 def hide_value(name: str, value: str) -> str:
@@ -44,29 +44,29 @@ def hide_in_arguments(arguments: Sequence[str]) -> list[str]:
     Hidden are `--token=X`, `--token X`, `token=X`, `--env TOKEN=X`, `{"token": "X"}`, and who is named before the `@` of a URL. What has no
     name, such as a second argument or `-pX`, stays.
     """
-    shown: list[str] = []
+    masked: list[str] = []
     option = ""  # the last one, as long as the arguments behind it may be its values
     for argument in arguments:
         if _OPTION.fullmatch(argument):
             option = "" if "=" in argument else argument.lstrip("-")
-            shown.append(_assignment(argument))
+            masked.append(_assignment(argument))
         elif option and _hides(option, argument):
-            shown.append(HIDDEN)
+            masked.append(HIDDEN)
             option = option if _is_plural(option) else ""
         else:
             option = ""
-            shown.append(_assignment(argument))
-    return shown
+            masked.append(_assignment(argument))
+    return masked
 
 
 def hide_in_text(text: str) -> str:
     """A text without what it assigns to names of secrets, such as JSON, a header or a query, and without the users of URLs."""
-    return _NAMED.sub(_without_value, _OF_URL.sub(f"{HIDDEN}@", text))
+    return _NAMED.sub(_without_value, _URL_USER.sub(f"{HIDDEN}@", text))
 
 
 def hide_in_source(line: str) -> str:
     """A line of source without the literals that it gives to names of secrets: `token = "X"`, `login(password="X")`."""
-    return _LITERAL.sub(_without_value, _OF_URL.sub(f"{HIDDEN}@", line))
+    return _LITERAL.sub(_without_value, _URL_USER.sub(f"{HIDDEN}@", line))
 
 
 def _assignment(argument: str) -> str:
@@ -93,7 +93,7 @@ def _hides(name: str, value: str) -> bool:
 
 def _is_plural(name: str) -> bool:
     words = _words(name)
-    return not words.isdisjoint(_MANY) and words.isdisjoint(_WORDS)
+    return not words.isdisjoint(_PLURALS) and words.isdisjoint(_WORDS)
 
 
 def _words(name: str) -> set[str]:

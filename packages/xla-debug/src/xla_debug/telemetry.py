@@ -49,10 +49,10 @@ def tensorboard_scalars(folder: str | os.PathLike[str]) -> Iterator[None]:
     Times in ms: of the step, the device, each phase of the host; compilations, reads, operators on the CPU; bytes moved; every two seconds
     bytes in use on each device. Raises ImportError without tensorboard.
     """
-    from xla_debug.recording.recorder import Recorder
+    from xla_debug.recording.recorder import RunRecorder
     from xla_debug.recording.tensorboard_scalars import Scalars
 
-    recorder = Recorder(None, Scalars(Path(folder)))
+    recorder = RunRecorder(None, Scalars(Path(folder)))
     recorder.start()
     try:
         yield

@@ -64,8 +64,8 @@ def parse_frames(lines: Iterable[str]) -> list[FrameGroup]:
             continue  # about sizes
         frames = tuple(line.strip() for line in block[block.index(FRAMES) + 1 :])
         counts[explained, frames] += 1
-        found = hashes.setdefault((explained, frames), set())
-        found.update(line.partition(HASH)[2] for line in block if HASH in line)
+        group_hashes = hashes.setdefault((explained, frames), set())
+        group_hashes.update(line.partition(HASH)[2] for line in block if HASH in line)
     return [FrameGroup(*key, count, len(hashes[key])) for key, count in counts.most_common()]
 
 
@@ -81,8 +81,8 @@ class Frame:
 def parse_frame_content(line: str) -> Frame | None:
     """The frame that a line such as `  train (/home/me/train.py:17)` names, also behind the words of a block; None for another line."""
     block = _LINE.fullmatch(line.rstrip("\n"))
-    found = _FRAME.fullmatch((block[2] if block else line).strip())
-    return None if found is None else Frame(found[1], found[2], int(found[3]))
+    frame = _FRAME.fullmatch((block[2] if block else line).strip())
+    return None if frame is None else Frame(frame[1], frame[2], int(frame[3]))
 
 
 def create_report(frames: Iterable[FrameGroup]) -> str:

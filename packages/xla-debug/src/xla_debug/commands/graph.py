@@ -28,13 +28,13 @@ def command(file: Path, form: str, output: str, number: int | None) -> None:
     try:
         text = _text(file, number)
         graph = graph_text.parse(text)
-        shown = {"text": lambda: f"{text.rstrip()}\n", "dot": lambda: drawing.dot(graph), "svg": lambda: drawing.svg(graph)}[form]()
+        rendered = {"text": lambda: f"{text.rstrip()}\n", "dot": lambda: drawing.dot(graph), "svg": lambda: drawing.svg(graph)}[form]()
     except graph_text.GraphTextError as error:
         raise file_io.CommandError(f"{file}: {error}") from error
     if output == "-":
-        click.echo(printable(shown), nl=False)
+        click.echo(printable(rendered), nl=False)
     else:
-        file_io.write(shown.encode(), output)
+        file_io.write(rendered.encode(), output)
 
 
 def _text(file: Path, number: int | None) -> str:

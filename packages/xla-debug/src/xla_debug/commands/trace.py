@@ -28,7 +28,7 @@ def command(paths: tuple[str, ...], output: str, profile: Path | None) -> None:
     if not any(replica.spans for replica in report.replicas):
         raise file_io.CommandError("the run report holds no steps to show: record the run again with this xla-debug")
     try:
-        ran = list(kernels(profile)) if profile is not None else []
+        profiled = list(kernels(profile)) if profile is not None else []
     except ProfileFileError as error:
         raise file_io.CommandError(str(error)) from error
-    file_io.write(encoded(trace_of_run(report.replicas, ran)), output)
+    file_io.write(encoded(trace_of_run(report.replicas, profiled)), output)

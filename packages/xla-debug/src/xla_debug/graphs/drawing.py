@@ -13,14 +13,14 @@ _FILLS = {NodeKind.INPUT: "#dbeafe", NodeKind.NUMBER: "#fef3c7", NodeKind.CONSTA
 _STROKE, _RETURNED, _LINE = "#475569", "#15803d", "#94a3b8"
 # In points: a box; the room that a box, and a line that passes by, takes in its layer; what is between layers.
 _WIDTH, _HEIGHT = 168, 36
-_ACROSS, _PASSING = 184, 12
+_BOX_ROOM, _LINE_ROOM = 184, 12
 _GAP = 40
-_DOWN = _HEIGHT + _GAP
+_LAYER_HEIGHT = _HEIGHT + _GAP
 _MARGIN = 12
 # Characters that a box has room for.
-_FITS = 25
+_MOST_CHARACTERS = 25
 # Boxes that are still drawn within seconds, and still looked at.
-_MOST = 1000
+_MOST_BOXES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +75,19 @@ def svg(graph: SavedGraph) -> str:
     Raises GraphTextError for more than 1000 inputs and operations.
     """
     boxes, arrows = _drawn(graph)
-    if len(boxes) > _MOST:
+    if len(boxes) > _MOST_BOXES:
         raise GraphTextError(f"{len(boxes)} inputs and operations are too many for one picture: ask for dot, and draw that with Graphviz")
-    found = layered(list(boxes), arrows, _ACROSS, _PASSING)
-    width, height = found.width + 2 * _MARGIN, max(found.layers * _DOWN - _GAP, 0) + 2 * _MARGIN
+    placed = layered(list(boxes), arrows, _BOX_ROOM, _LINE_ROOM)
+    width, height = placed.width + 2 * _MARGIN, max(placed.layers * _LAYER_HEIGHT - _GAP, 0) + 2 * _MARGIN
     rows = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
         'font-family="ui-monospace, monospace" font-size="10" text-anchor="middle">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
         f'<g fill="none" stroke="{_LINE}">',
-        *(f'<path d="M{_x(position)},{_y(position)}v{_HEIGHT}"/>' for position in found.passed),
-        *(f'<path d="{_curve(upper, lower)}"/>' for upper, lower in found.lines),
+        *(f'<path d="M{_x(position)},{_y(position)}v{_HEIGHT}"/>' for position in placed.passed),
+        *(f'<path d="{_curve(upper, lower)}"/>' for upper, lower in placed.lines),
         "</g>",
-        *(_svg_box(box, found.boxes[slot]) for slot, box in boxes.items()),
+        *(_svg_box(box, placed.boxes[slot]) for slot, box in boxes.items()),
         "</svg>",
         "",
     ]
@@ -99,7 +99,7 @@ def _x(position: Position) -> int:
 
 
 def _y(position: Position) -> int:
-    return position.layer * _DOWN + _MARGIN
+    return position.layer * _LAYER_HEIGHT + _MARGIN
 
 
 def _curve(upper: Position, lower: Position) -> str:
@@ -120,4 +120,4 @@ def _svg_box(box: _Box, position: Position) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _FITS else f"{text[: _FITS - 1]}…"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"

@@ -53,8 +53,8 @@ def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Seq
     folder = Path(save_dir)
     folder.mkdir(parents=True, exist_ok=True)
     with _lock:
-        number = next(_counts[folder.absolute() / name])
-    of_replica = f".{job.ordinal()}" if job.world_size() > 1 else ""
-    path = folder / f"{name}-{number}{suffix}{of_replica}"
+        index = next(_counts[folder.absolute() / name])
+    replica_suffix = f".{job.ordinal()}" if job.world_size() > 1 else ""
+    path = folder / f"{name}-{index}{suffix}{replica_suffix}"
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     return path

@@ -64,8 +64,8 @@ def parse(text: str) -> SavedGraph:
     if rows == [""]:
         raise GraphTextError("an empty text is no graph: save one with torch_xla.debug.graph_saver.save_tensors_graph")
     nodes: list[Node] = []
-    for number, row in enumerate(rows[:-1]):
-        nodes.append(_node(number, row, nodes))
+    for index, row in enumerate(rows[:-1]):
+        nodes.append(_node(index, row, nodes))
     ending = _RETURN.fullmatch(rows[-1])
     results = _slots(rows[-1])
     if ending is None or (nodes and not results):
@@ -75,21 +75,21 @@ def parse(text: str) -> SavedGraph:
     return SavedGraph(tuple(nodes), results)
 
 
-def _node(number: int, row: str, before: list[Node]) -> Node:
+def _node(index: int, row: str, earlier: list[Node]) -> Node:
     start, _, rest = row.partition(" = ")
     leaf = _LEAF.fullmatch(rest)
-    found = leaf or _OPERATION.fullmatch(rest)
-    if start != f"%{number}" or found is None:
-        raise GraphTextError(f"line {number + 1} of a graph starts with '%{number} = ' and an operation or input, got {_shown(row)}")
+    match = leaf or _OPERATION.fullmatch(rest)
+    if start != f"%{index}" or match is None:
+        raise GraphTextError(f"line {index + 1} of a graph starts with '%{index} = ' and an operation or input, got {_shown(row)}")
     if leaf is not None:
         kind = NodeKind(leaf["kind"])
-        above = (_several(number, before),) if kind is NodeKind.RESULT else ()
-        return Node(number, kind, leaf["kind"], leaf["kind"], leaf["shape"], above)
-    name = _name(found["text"])
-    operands = _slots(_QUOTED.sub("", found["text"][len(name) :]))
-    if any(slot >= number for slot in operands):
-        raise GraphTextError(f"line {number + 1} takes %{max(operands)}, which is not above it: {_shown(row)}")
-    return Node(number, NodeKind.OPERATION, name, found["text"], found["shape"], operands, found["line"])
+        operation = (_operation_above(index, earlier),) if kind is NodeKind.RESULT else ()
+        return Node(index, kind, leaf["kind"], leaf["kind"], leaf["shape"], operation)
+    name = _name(match["text"])
+    operands = _slots(_QUOTED.sub("", match["text"][len(name) :]))
+    if any(slot >= index for slot in operands):
+        raise GraphTextError(f"line {index + 1} takes %{max(operands)}, which is not above it: {_shown(row)}")
+    return Node(index, NodeKind.OPERATION, name, match["text"], match["shape"], operands, match["line"])
 
 
 def _name(call: str) -> str:
@@ -102,13 +102,13 @@ def _name(call: str) -> str:
     return call
 
 
-def _several(number: int, before: list[Node]) -> int:
+def _operation_above(index: int, earlier: list[Node]) -> int:
     """The operation with several results that a result belongs to."""
-    above = before[-1] if before else None
+    above = earlier[-1] if earlier else None
     if above is not None and above.kind is NodeKind.RESULT:
         return above.operands[0]
     if above is None or above.kind is not NodeKind.OPERATION:
-        raise GraphTextError(f"line {number + 1} is a result, but no operation stands above it")
+        raise GraphTextError(f"line {index + 1} is a result, but no operation stands above it")
     return above.slot
 
 

@@ -56,7 +56,7 @@ def layered(boxes: Sequence[int], arrows: Sequence[tuple[int, int]], box_width: 
     widths = {key: box_width if isinstance(key, int) else line_width for row in rows for key in row}
     x = _coordinates(rows, above, below, widths)
     left = min((x[key] - widths[key] / 2 for key in x), default=0.0)
-    positions = {key: Position(x[key] - left, number) for number, row in enumerate(rows) for key in row}
+    positions = {key: Position(x[key] - left, layer) for layer, row in enumerate(rows) for key in row}
     return Layered(
         width=max((positions[key].x + widths[key] / 2 for key in x), default=0.0),
         layers=len(rows),
@@ -76,25 +76,25 @@ def _layers(boxes: Sequence[int], arrows: Sequence[tuple[int, int]]) -> dict[int
     highest: dict[int, int] = {}
     for box in boxes:
         highest[box] = 1 + max((highest[source] for source in sources[box]), default=-1)
-    found: dict[int, int] = {}
+    layer_of: dict[int, int] = {}
     taken: Counter[int] = Counter()
     for box in reversed(boxes):
-        lowest = min((found[target] for target in targets[box]), default=highest[box] + 1) - 1
+        lowest = min((layer_of[target] for target in targets[box]), default=highest[box] + 1) - 1
         free = range(lowest, highest[box] - 1, -1) if sources[box] else itertools.count(lowest, -1)
-        found[box] = next((layer for layer in free if taken[layer] < _WIDEST), lowest)
-        taken[found[box]] += 1
-    top = min(found.values(), default=0)
-    return {box: layer - top for box, layer in found.items()}
+        layer_of[box] = next((layer for layer in free if taken[layer] < _WIDEST), lowest)
+        taken[layer_of[box]] += 1
+    top = min(layer_of.values(), default=0)
+    return {box: layer - top for box, layer in layer_of.items()}
 
 
 def _lines(arrows: Sequence[tuple[int, int]], layer_of: Mapping[int, int]) -> list[tuple[_Key, _Key]]:
     """Arrows cut into lines from one layer to the next; those of one box share their way."""
-    found: dict[tuple[_Key, _Key], None] = {}
+    lines: dict[tuple[_Key, _Key], None] = {}
     for source, target in arrows:
         passed: list[_Key] = [(source, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
         for line in zip([source, *passed], [*passed, target], strict=True):
-            found[line] = None
-    return list(found)
+            lines[line] = None
+    return list(lines)
 
 
 def _rows(boxes: Sequence[int], lines: Sequence[tuple[_Key, _Key]], layer_of: Mapping[int, int]) -> _Rows:
@@ -108,11 +108,11 @@ def _rows(boxes: Sequence[int], lines: Sequence[tuple[_Key, _Key]], layer_of: Ma
 
 def _reorder(rows: _Rows, neighbours: _Neighbours) -> None:
     """Sort each row by where its neighbours in the row before stand."""
-    position: dict[_Key, float] = {key: number for row in rows for number, key in enumerate(row)}
+    position: dict[_Key, float] = {key: index for row in rows for index, key in enumerate(row)}
     for row in rows:
-        wanted = {key: _mean(position, neighbours, key) for key in row}
-        row.sort(key=wanted.__getitem__)
-        position.update((key, number) for number, key in enumerate(row))
+        desired = {key: _mean(position, neighbours, key) for key in row}
+        row.sort(key=desired.__getitem__)
+        position.update((key, index) for index, key in enumerate(row))
 
 
 def _mean(position: Mapping[_Key, float], neighbours: _Neighbours, key: _Key) -> float:
@@ -132,15 +132,15 @@ def _coordinates(rows: _Rows, above: _Neighbours, below: _Neighbours, widths: Ma
     return x
 
 
-def _settle(row: Sequence[_Key], wanted: Mapping[_Key, float], widths: Mapping[_Key, float], x: dict[_Key, float]) -> None:
+def _settle(row: Sequence[_Key], desired: Mapping[_Key, float], widths: Mapping[_Key, float], x: dict[_Key, float]) -> None:
     """Put a row as near to `wanted` (least squares) as its order and its widths allow: neighbours that collide move as one."""
     offsets: list[float] = []
-    at = 0.0
+    width = 0.0
     blocks: list[tuple[float, int]] = []  # (mean of what is wanted, less the offset; how many)
     for key in row:
-        offsets.append(at + widths[key] / 2)
-        at += widths[key]
-        mean, count = wanted[key] - offsets[-1], 1
+        offsets.append(width + widths[key] / 2)
+        width += widths[key]
+        mean, count = desired[key] - offsets[-1], 1
         while blocks and blocks[-1][0] > mean:
             other, more = blocks.pop()
             mean, count = (mean * count + other * more) / (count + more), count + more

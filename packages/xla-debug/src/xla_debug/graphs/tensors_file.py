@@ -26,14 +26,14 @@ def install() -> None:
 def _saving(target: str, graph: graph_abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
     text: str | None = None
     # Of the program without lines: the same in every process, as long as the program is.
-    known_as = hashlib.sha256(texts.graph_text(graph, lines=False).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(texts.graph_text(graph, lines=False).encode()).hexdigest()[:32]
 
     def run(*arguments: Any) -> Any:
         nonlocal text
         if text is None:  # the same each time, and HLO takes a trace
             text = _text(graph, executable, arguments)
         frames = "".join(f"  {frame}\n" for frame in events.user_frames())
-        head = f"[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n{frames}\nHashes: ({known_as})\n\n"
+        head = f"[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n{frames}\nHashes: ({digest})\n\n"
         block = f"{head}## BEGIN_GRAPH\n{text.rstrip()}\n## END_GRAPH\n\n"
         replica_output.append(replica_output.target_of_replica(target), block)
         return executable(*arguments)

@@ -26,24 +26,24 @@ def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]
     dehumanize: durations in seconds and bytes in MB of 1024² bytes, as their keys say; else their texts, under keys without a unit.
     Raises ValueError for a line that is not of a report, and for a second report.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     seen: set[tuple[str, str]] = set()
     name = None
-    for number, line in enumerate(report.splitlines(), 1):
+    for line_no, line in enumerate(report.splitlines(), 1):
         field, _, text = line.strip().partition(": ")
         if field in ("Metric", "Counter") and text:
             name = text
             if (field, name) in seen:
-                raise ValueError(f"line {number} has {line.strip()!r} for the second time: give one report, not a file of several")
+                raise ValueError(f"line {line_no} has {line.strip()!r} for the second time: give one report, not a file of several")
             seen.add((field, name))
             continue
         if not line.strip() or _HEADER.fullmatch(line.strip()):
             continue
         try:
-            found.update(_fields(name, field, text, dehumanize))
+            values.update(_fields(name, field, text, dehumanize))
         except ValueError:
-            raise ValueError(f"line {number} is not of a metrics report: {line.strip()!r}; give the text of metrics_report()") from None
-    return found
+            raise ValueError(f"line {line_no} is not of a metrics report: {line.strip()!r}; give the text of metrics_report()") from None
+    return values
 
 
 def _fields(name: str | None, field: str, text: str, dehumanize: bool) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def compare_metrics(data_points: Mapping[str, Sequence[float]], report: str, con
         expression = config.get(f"{key}_expression", config.get("base_expression"))
         names = {"v": value, "v_mean": statistics.fmean(earlier), "v_stddev": statistics.pstdev(earlier)}
         if expression is not None and not evaluate(expression, names):
-            known = ", ".join(f"{name} = {number:g}" for name, number in names.items())
-            differences.append(f"{key} does not fulfil {expression}: {known}")
+            listed = ", ".join(f"{name} = {operand:g}" for name, operand in names.items())
+            differences.append(f"{key} does not fulfil {expression}: {listed}")
     return "".join(f"{line}\n" for line in differences)
 
 

@@ -12,13 +12,13 @@ from xla_debug.metrics.metrics_report import metrics_report
 from xla_debug.settings import METRICS_FILE
 
 
-class _Saved(threading.local):
+class _ReportCount(threading.local):
     """The number of reports that this thread has saved."""
 
     count = 0
 
 
-_saved = _Saved()
+_report_count = _ReportCount()
 
 
 def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
@@ -30,8 +30,8 @@ def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
     target = METRICS_FILE.get() if metrics_file is None else os.fspath(metrics_file)
     if target is None:
         return
-    replica_output.append(replica_output.target_of_replica(target), f"[MetricsData; step={_saved.count}]\n{metrics_report()}\n")
-    _saved.count += 1
+    replica_output.append(replica_output.target_of_replica(target), f"[MetricsData; step={_report_count.count}]\n{metrics_report()}\n")
+    _report_count.count += 1
 
 
 @functools.cache

@@ -60,7 +60,7 @@ def complete_trace(profile: Path, most_events: int = MOST_EVENTS, most_frames: i
 
 
 def _complete(event: Any, pid: int, tid: int) -> dict[str, Any]:
-    found = {"ph": "X", "name": event.name, "pid": pid, "tid": tid, "ts": event.start_ns / 1000, "dur": event.duration_ns / 1000}
+    complete = {"ph": "X", "name": event.name, "pid": pid, "tid": tid, "ts": event.start_ns / 1000, "dur": event.duration_ns / 1000}
     if not event.name.startswith(_FRAME):
-        found["args"] = {name: value for name, value in event.stats if isinstance(value, (int, float, str)) and not name.startswith("_")}
-    return found
+        complete["args"] = {name: value for name, value in event.stats if isinstance(value, (int, float, str)) and not name.startswith("_")}
+    return complete

@@ -14,7 +14,7 @@ from xla_debug.core import abi, graph, metrics
 _MARK = "xla_module"
 
 
-class _Open(threading.local):
+class _OpenScopes(threading.local):
     """The modules that this thread is in: their paths and scopes. backward: of the node of autograd that runs."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class _Open(threading.local):
         self.backward: AbstractContextManager[None] | None = None
 
 
-_open = _Open()
+_open = _OpenScopes()
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def name_modules(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _lines_are_kept() -> bool:
-    (setting,) = (each for rows in abi.settings.installed_settings().values() for each in rows if each.name == "XLA_IR_DEBUG")
+    (setting,) = (entry for rows in abi.settings.installed_settings().values() for entry in rows if entry.name == "XLA_IR_DEBUG")
     return bool(setting.get())
 
 
@@ -74,14 +74,14 @@ def _nodes(values: Any) -> list[Any]:
 
 def _mark(results: list[Any], inputs: list[Any], path: str) -> None:
     """Name the nodes between a module's results and its inputs after it, but for those of modules inside, which came first."""
-    seen, waiting = list(inputs), list(results)
-    known = set(map(id, seen))  # of nodes that `seen` keeps
+    visited, waiting = list(inputs), list(results)
+    visited_ids = set(map(id, visited))  # of nodes that `seen` keeps
     while waiting:
         node = waiting.pop()
-        if id(node) in known:
+        if id(node) in visited_ids:
             continue
-        known.add(id(node))
-        seen.append(node)
+        visited_ids.add(id(node))
+        visited.append(node)
         waiting += [before for before, _ in node.next_functions if before is not None]
         if node.next_functions and _MARK not in node.metadata:  # without those that only accumulate gradients
             node.metadata[_MARK] = path

@@ -40,5 +40,5 @@ def operator_times(log_dir: str | os.PathLike[str]) -> list[OperatorTime]:
         ns[key] = ns.get(key, 0.0) + kernel.own_ns
         counts[key] = counts.get(key, 0) + 1
         fused.setdefault(key, {}).update(dict.fromkeys(origin.fused))
-    found = [OperatorTime(*key, total * 1e-6, counts[key], tuple(fused[key])) for key, total in ns.items()]
-    return sorted(found, key=lambda each: -each.ms)
+    times = [OperatorTime(*key, total * 1e-6, counts[key], tuple(fused[key])) for key, total in ns.items()]
+    return sorted(times, key=lambda operator: -operator.ms)

@@ -52,15 +52,15 @@ class Kernel:
 
 def profile_files(path: str | os.PathLike[str]) -> list[Path]:
     """The files of a profile: itself, or those of the newest one below a folder, one for each host. Raises ProfileFileError."""
-    given = Path(path)
-    if given.is_file():
-        return [given]
+    target = Path(path)
+    if target.is_file():
+        return [target]
     runs: dict[Path, list[Path]] = {}
-    for file in given.glob("**/*.xplane.pb"):
+    for file in target.glob("**/*.xplane.pb"):
         runs.setdefault(file.parent, []).append(file)
     if not runs:
-        what = "holds no profile" if given.is_dir() else "does not exist"
-        raise ProfileFileError(f"{path} {what}: give a folder that torch_xla.debug.profiler.start_trace wrote to, or its .xplane.pb file")
+        issue = "holds no profile" if target.is_dir() else "does not exist"
+        raise ProfileFileError(f"{path} {issue}: give a folder that torch_xla.debug.profiler.start_trace wrote to, or its .xplane.pb file")
     return sorted(runs[max(runs, key=lambda folder: max(file.stat().st_mtime_ns for file in runs[folder]))])
 
 
@@ -89,7 +89,7 @@ class _Event:
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
+class _ProfiledProgram:
     """A program of a profile. proto: encoded, nothing where the profile does not have it."""
 
     name: str
@@ -103,7 +103,7 @@ class _Profile:
     def __init__(self, profile: Any, metadata: Mapping[str, Message]) -> None:
         self._planes = list(profile.planes)
         self._metadata = metadata
-        self._programs = {found.number: found for found in _programs(metadata[_PROGRAMS])} if _PROGRAMS in metadata else {}
+        self._programs = {program.number: program for program in _programs(metadata[_PROGRAMS])} if _PROGRAMS in metadata else {}
         self._origins: dict[int, dict[str, Origin]] = {}
 
     def kernels(self) -> Iterator[Kernel]:
@@ -115,10 +115,10 @@ class _Profile:
             lines = [line for line in lines if line.name == _OPERATIONS] or lines
             described = _described(self._metadata[plane.name]) if plane.name.startswith(_DEVICE) else None
             events = [[event for event in line.events if not event.name.startswith("$")] for line in lines]  # without Python's
-            done = {dict(event.stats).get("_c"): event.start_ns for each in events for event in each if event.name.startswith(_DONE)}
-            for line, each in zip(lines, events, strict=True):
-                found = sorted(_events(each, described, done), key=lambda event: (event.start_ns, -event.duration_ns))
-                for event, own_ns in _own_times(found):
+            done = {dict(event.stats).get("_c"): event.start_ns for group in events for event in group if event.name.startswith(_DONE)}
+            for line, group in zip(lines, events, strict=True):
+                ordered = sorted(_events(group, described, done), key=lambda event: (event.start_ns, -event.duration_ns))
+                for event, own_ns in _own_times(ordered):
                     program = self._program(event)
                     yield Kernel(
                         event.name,
@@ -131,16 +131,16 @@ class _Profile:
                         own_ns,
                     )
 
-    def _program(self, event: _Event) -> _Program:
+    def _program(self, event: _Event) -> _ProfiledProgram:
         """The program of an event; one of its name, where the profile does not say which."""
         named = (program for program in self._programs.values() if program.name == event.program)
-        return self._programs.get(event.number) or next(named, _Program(event.program, event.number, b""))
+        return self._programs.get(event.number) or next(named, _ProfiledProgram(event.program, event.number, b""))
 
-    def _origins_in(self, program: _Program) -> dict[str, Origin]:
-        found = self._origins.get(program.number)
-        if found is None:
-            found = self._origins[program.number] = origins(program.proto)
-        return found
+    def _origins_in(self, program: _ProfiledProgram) -> dict[str, Origin]:
+        cached = self._origins.get(program.number)
+        if cached is None:
+            cached = self._origins[program.number] = origins(program.proto)
+        return cached
 
 
 def _events(events: Iterable[Any], described: Mapping[str, int] | None, done: Mapping[Any, float]) -> Iterator[_Event]:
@@ -151,13 +151,13 @@ def _events(events: Iterable[Any], described: Mapping[str, int] | None, done: Ma
     for event in events:
         stats = dict(event.stats)
         name = stats.get("hlo_op")
-        program, number = stats.get("hlo_module", ""), stats.get("program_id", 0)
+        program, program_id = stats.get("hlo_module", ""), stats.get("program_id", 0)
         if name is None and described is not None:
             name = event.name.partition(" = ")[0].removeprefix("%")  # TPUs give the instruction as text
-            number = described.get(event.name, number)
+            program_id = described.get(event.name, program_id)
         if name is not None:
             end_ns = event.start_ns + event.duration_ns
-            yield _Event(str(name), str(program), int(number), event.start_ns, event.duration_ns, done.get(stats.get("_p", 0), end_ns))
+            yield _Event(str(name), str(program), int(program_id), event.start_ns, event.duration_ns, done.get(stats.get("_p", 0), end_ns))
 
 
 def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
@@ -186,21 +186,21 @@ def _described(plane: Message) -> dict[str, int]:
     for entry in plane.parts(_STAT_METADATA):
         stat = Message(Message(entry).part(_VALUE))
         names[stat.number(_METADATA_ID)] = stat.text(_METADATA_NAME)
-    found: dict[str, int] = {}
+    program_ids: dict[str, int] = {}
     for entry in plane.parts(_EVENT_METADATA):
         metadata = Message(Message(entry).part(_VALUE))
         for part in metadata.parts(_METADATA_STATS):
             stat = Message(part)
             if names.get(stat.number(_STAT_ID)) == "program_id":
-                found[metadata.text(_METADATA_NAME)] = stat.number(_UNSIGNED) or stat.number(_SIGNED)
-    return found
+                program_ids[metadata.text(_METADATA_NAME)] = stat.number(_UNSIGNED) or stat.number(_SIGNED)
+    return program_ids
 
 
-def _programs(plane: Message) -> Iterator[_Program]:
+def _programs(plane: Message) -> Iterator[_ProfiledProgram]:
     """The programs of a profile."""
     for entry in plane.parts(_EVENT_METADATA):
         metadata = Message(Message(entry).part(_VALUE))
         title = _TITLE.fullmatch(metadata.text(_METADATA_NAME))
         proto = next(filter(None, (Message(stat).part(_BYTES) for stat in metadata.parts(_METADATA_STATS))), None)
         if title is not None and proto is not None:
-            yield _Program(title[1], int(title[2]), proto)
+            yield _ProfiledProgram(title[1], int(title[2]), proto)

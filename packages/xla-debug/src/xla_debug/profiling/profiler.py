@@ -134,20 +134,20 @@ def trace_me(scope: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return Trace(scope)
 
 
-class _Marked(threading.local):
+class _StepMark(threading.local):
     """Whether this thread is in a StepTrace."""
 
     step = False
 
 
-_marked = _Marked()
+_step_mark = _StepMark()
 
 
 def set_tracer_marked_step(value: bool) -> None:
     """Say whether a StepTrace makes this thread's step syncs, so that device loaders leave them out."""
-    _marked.step = value
+    _step_mark.step = value
 
 
 def get_tracer_marked_step() -> bool:
     """Whether a StepTrace makes this thread's step syncs."""
-    return _marked.step
+    return _step_mark.step

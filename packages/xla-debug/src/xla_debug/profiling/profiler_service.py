@@ -66,8 +66,8 @@ class ProfilerServer:
 def _profile(request: bytes, context: Any) -> bytes:
     """Answer one request: watch this process for as long as it says."""
     try:
-        asked = wire_format.Message(request)
-        options = wire_format.Message(asked.part(OPTIONS))
+        message = wire_format.Message(request)
+        options = wire_format.Message(message.part(OPTIONS))
         levels = [options.number(field) for field in (HOST_LEVEL, DEVICE_LEVEL, _PYTHON_LEVEL)]
         duration_ms = options.number(DURATION)
         if not 0 <= duration_ms <= _LONGEST_MS or not all(0 <= level <= _HIGHEST_LEVEL for level in levels):
@@ -83,7 +83,7 @@ def _profile(request: bytes, context: Any) -> bytes:
     except RuntimeError as error:  # JAX's: another profile is being made
         context.abort(grpc.StatusCode.INTERNAL, str(error).removeprefix("ALREADY_EXISTS: "))
     empty = wire_format.number_field(EMPTY, 1) if _is_empty(profile) else b""
-    if asked.number(EMIT_PROFILE):
+    if message.number(EMIT_PROFILE):
         return empty + wire_format.text_field(PROFILE, profile)
     # Who does not ask for the profile itself has XLA's server write it to a folder. As data of a tool, it writes that there itself.
     tool = wire_format.text_field(_TOOL_NAME, b"xplane.pb") + wire_format.text_field(_TOOL_BYTES, profile)

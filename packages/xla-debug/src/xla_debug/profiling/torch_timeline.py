@@ -28,7 +28,7 @@ class Timeline:
     """
 
     def __init__(self) -> None:
-        self._timeline = timeline.Timeline()
+        self._timeline = timeline.SpanTimeline()
         self._sampler = Sampler()
         self._thread: int | None = None
 
@@ -51,16 +51,16 @@ class Timeline:
         profile: of torch's, stopped: its operators and `record_function` ranges are in the same trace, by the same clock. Raises OSError.
         """
         spans = self._timeline.spans(self._thread, steps=None)
-        found: dict[str, Any] = {"displayTimeUnit": "ms", "traceEvents": []}
+        trace_json: dict[str, Any] = {"displayTimeUnit": "ms", "traceEvents": []}
         if profile is not None:
-            found = _exported(profile)
+            trace_json = _exported(profile)
         first_ns = round(min((span.start_s for span in spans), default=0.0) * 1e9)
-        trace = TraceEvents(first_ns if profile is None else int(found.get("baseTimeNanoseconds", 0)))
+        trace = TraceEvents(first_ns if profile is None else int(trace_json.get("baseTimeNanoseconds", 0)))
         if profile is None:
             trace.process(os.getpid(), "xla")
         add_spans(trace, os.getpid(), spans, _FIRST_TID)
-        found["traceEvents"] += trace.events
-        files.atomic_write_bytes(path, encoded(found))
+        trace_json["traceEvents"] += trace.events
+        files.atomic_write_bytes(path, encoded(trace_json))
 
 
 def _exported(profile: torch.profiler.profile) -> dict[str, Any]:

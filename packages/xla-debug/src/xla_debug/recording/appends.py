@@ -21,31 +21,31 @@ def appending_line(name: str, paths: Iterable[str]) -> str | None:
     """
     owner, _, last = name.rpartition(".")
     for path in dict.fromkeys(paths):
-        found = _found(last, ast.Attribute if owner else ast.Name, path)
-        if found:
-            return f"{path}:{min(found)[1]}"
+        ranked_lines = _found(last, ast.Attribute if owner else ast.Name, path)
+        if ranked_lines:
+            return f"{path}:{min(ranked_lines)[1]}"
     return None
 
 
 @lru_cache(maxsize=64)
-def _found(name: str, kind: type[ast.expr], path: str) -> list[tuple[int, int]]:
+def _found(name: str, node_type: type[ast.expr], path: str) -> list[tuple[int, int]]:
     """(rank, line) of what adds to `name`, the best rank being 0."""
     try:
         tree = ast.parse(read_bytes(path))
     except (OSError, SyntaxError, ValueError):  # a notebook's cell, a file that has changed: the line stays unknown
         return []
-    found = []
-    todo: list[tuple[ast.AST, int]] = [(tree, 2)]
-    while todo:
-        node, rank = todo.pop()
+    ranked_lines = []
+    pending: list[tuple[ast.AST, int]] = [(tree, 2)]
+    while pending:
+        node, rank = pending.pop()
         if isinstance(node, _LOOPS):
             rank = 0
         elif isinstance(node, _FUNCTIONS):
             rank = 1
-        if any(isinstance(target, kind) and _name(target) == name for target in map(_whole, _added_to(node))):
-            found.append((rank, node.lineno))  # type: ignore[attr-defined]  # statements and calls have one
-        todo += [(child, rank) for child in ast.iter_child_nodes(node)]
-    return found
+        if any(isinstance(target, node_type) and _name(target) == name for target in map(_root_container, _added_to(node))):
+            ranked_lines.append((rank, node.lineno))  # type: ignore[attr-defined]  # statements and calls have one
+        pending += [(child, rank) for child in ast.iter_child_nodes(node)]
+    return ranked_lines
 
 
 def _added_to(node: ast.AST) -> Iterator[ast.expr]:
@@ -73,7 +73,7 @@ def _operands(value: ast.expr) -> Iterator[ast.expr]:
             yield from (part.value for part in parts if isinstance(part, ast.Starred))
 
 
-def _whole(container: ast.expr) -> ast.expr:
+def _root_container(container: ast.expr) -> ast.expr:
     """`by_name` of `by_name["a"]`, for what it holds."""
     while isinstance(container, ast.Subscript):
         container = container.value

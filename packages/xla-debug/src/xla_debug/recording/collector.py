@@ -16,7 +16,7 @@ from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
 from xla_debug.recording.sampler import Sampler
 from xla_debug.recording.steps import MeasuredStep, Moved, Restart, Steps, TimedEvent
-from xla_debug.recording.timeline import Timeline
+from xla_debug.recording.timeline import SpanTimeline
 from xla_debug.run_report.bottleneck import bottleneck_of
 from xla_debug.run_report.excerpts import with_excerpts
 from xla_debug.run_report.findings import WARM_UP, find_problems
@@ -59,7 +59,7 @@ class Collector(Listener):
         self.sampler = Sampler()
         self._known = KnownPrograms()
         self._memory = MemoryMonitor()
-        self._timeline = Timeline()
+        self._timeline = SpanTimeline()
         self._lock = threading.Lock()
         self._steps = Steps(self.started_s, keep_each=keep_steps)
         self._step_thread: int | None = None
@@ -100,8 +100,8 @@ class Collector(Listener):
 
     def take_steps(self) -> list[MeasuredStep]:
         """The steps that `replica` has added up since the last call, oldest first."""
-        each = self._steps.each
-        return [] if each is None else [each.popleft() for _ in range(len(each))]
+        measured = self._steps.each
+        return [] if measured is None else [measured.popleft() for _ in range(len(measured))]
 
     def _in_step_thread(self) -> bool:
         return threading.get_ident() == self.sampler.thread
@@ -142,13 +142,13 @@ class Collector(Listener):
 
     def _moved(self, event: events.TransferEvent) -> None:
         self._memory.allocation_sites.add_upload(event)
-        up = event.direction is events.Direction.TO_DEVICE
+        to_device = event.direction is events.Direction.TO_DEVICE
         if self._steps.each is not None:
-            self._steps.notes.append(Moved(event.nbytes, 0) if up else Moved(0, event.nbytes))
+            self._steps.notes.append(Moved(event.nbytes, 0) if to_device else Moved(0, event.nbytes))
         with self._lock:
             copied_ns = max(event.duration_ns - event.waited_ns, 0)
             self._add(self._transfers, (event.direction.value, event.line), self._step, copied_ns, event.nbytes)
-            if not up:
+            if not to_device:
                 self._add(self._waited, event.line, self._step, event.waited_ns)
             if self._in_step_thread():
                 self._steps.notes.append(TimedEvent(Phase.TRANSFER, event.start_s, event.duration_ns, event.waited_ns))
@@ -181,11 +181,11 @@ class Collector(Listener):
 
     def _steps_here(self) -> bool:
         """Whether this thread's steps are the recorded ones: it was the first to step, or the first since that thread has ended."""
-        here = threading.get_ident()
-        if self._step_thread != here:
+        this_thread = threading.get_ident()
+        if self._step_thread != this_thread:
             if self._step_thread is not None and any(thread.ident == self._step_thread for thread in threading.enumerate()):
                 return False
-            self._step_thread = self.sampler.thread = here
+            self._step_thread = self.sampler.thread = this_thread
         return True
 
     def _after_step(self, line: str | None) -> None:
@@ -239,7 +239,7 @@ class Collector(Listener):
             waits = {line: (total.steps, total.ns * 1e-6) for line, total in self._waited.items() if line is not None}
             totals = self._steps.measured()
             phases_ms, device_ms = totals.phases_ms(), totals.device_ns * 1e-6
-            found = Replica(
+            replica = Replica(
                 ordinal=job.topology().process_index,
                 pid=os.getpid(),
                 host=platform.node(),
@@ -261,8 +261,8 @@ class Collector(Listener):
                 hot_lines=totals.hot_lines(),
                 spans=self._timeline.spans(self.sampler.thread),
             )
-        problems = find_problems(found, waits)
-        return replace(found, findings=with_excerpts([*problems, *([self._memory.finding] if self._memory.finding else [])]))
+        problems = find_problems(replica, waits)
+        return replace(replica, findings=with_excerpts([*problems, *([self._memory.finding] if self._memory.finding else [])]))
 
 
 def _costliest(totals: dict[Key, _Total]) -> list[tuple[Key, _Total]]:

@@ -10,7 +10,7 @@ from xla_debug.run_report.schema import Environment
 from xla_debug.secret_values import hide_value
 
 _PACKAGES = ("xla-core", "xla-distributed", "xla-spmd", "xla-serialization", "torch_xla")
-_BELOW = ("torch", "jax", "jaxlib", "numpy", "libtpu")
+_DEPENDENCIES = ("torch", "jax", "jaxlib", "numpy", "libtpu")
 _PLUGINS = "jax-"  # such as jax-cuda13-plugin
 
 
@@ -26,14 +26,14 @@ def environment() -> Environment:
 
 def versions() -> dict[str, str]:
     """The versions of our packages, and of those below, that are installed. Does not need a core that works."""
-    found = {"xla-debug": __version__}
-    plugins = sorted({name for each in metadata.distributions() if (name := each.name or "").startswith(_PLUGINS)})
-    for name in (*_PACKAGES, *_BELOW, *plugins):
+    installed = {"xla-debug": __version__}
+    plugins = sorted({name for distribution in metadata.distributions() if (name := distribution.name or "").startswith(_PLUGINS)})
+    for name in (*_PACKAGES, *_DEPENDENCIES, *plugins):
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def settings() -> dict[str, str]:

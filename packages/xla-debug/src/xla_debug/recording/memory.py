@@ -49,13 +49,13 @@ class AllocationSites:
     def wrap(self, graph: graph_abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
         """For `abi.graph.register_wrapper`: notes the buffers that each execution returns."""
         lines = [None if operation is None else operation.line for operation in graph.results()]
-        note = self._new.append
+        append = self._new.append
 
         # At each execution, in the user's thread: nothing but one append. `update` sorts later. Not references: what the garbage
         # collector has to walk over, thousands of them between two recordings, costs more than all else here.
         def run(*arguments: Any) -> Any:
             results = executable(*arguments)
-            note((lines, tuple(map(id, results))))
+            append((lines, tuple(map(id, results))))
             return results
 
         return run
@@ -81,7 +81,7 @@ class AllocationSites:
                     if line is not _UNKNOWN:
                         self._sites[id(array)] = (line, weakref.ref(array))
             # A new dict: `line` looks into it without the lock.
-            self._sites = {key: made for key, made in self._sites.items() if made[1]() is not None}
+            self._sites = {key: site for key, site in self._sites.items() if site[1]() is not None}
 
     def line(self, array: jax.Array) -> str | None:
         """The line that allocated it, if known."""
@@ -100,8 +100,8 @@ class AllocationSites:
         """The buffers that are alive, without the tensors that show them: cheap, for nobody is asked who holds them."""
         client = process.client()
         names = {} if job.is_spmd() else {device: f"xla:{index}" for index, device in enumerate(client.devices)}
-        arrays = [array for _, made in self._sites.copy().values() if (array := made()) is not None and not array.is_deleted()]
-        return [metrics_abi.LiveBuffer(names.get(min(array.devices(), key=_number), "xla:0"), array, ()) for array in arrays]
+        arrays = [array for _, reference in self._sites.copy().values() if (array := reference()) is not None and not array.is_deleted()]
+        return [metrics_abi.LiveBuffer(names.get(min(array.devices(), key=_device_id), "xla:0"), array, ()) for array in arrays]
 
     def growing(self) -> dict[str, float]:
         """Lines whose buffers have become more at each of the last three counts, and by how many a step."""
@@ -144,24 +144,24 @@ class MemoryMonitor:
         """Ask the garbage collector for the live buffers and what holds them."""
         begin = time.perf_counter()
         self.allocation_sites.update()
-        found = metrics_abi.live_buffers()
-        self._keep_largest(found, held=True)
+        buffers = metrics_abi.live_buffers()
+        self._keep_largest(buffers, held=True)
         growing = self.allocation_sites.growing()
         if growing:
-            self.finding = self._explain(growing, found) or self.finding
+            self.finding = self._explain(growing, buffers) or self.finding
         self._last_snapshot_s = time.perf_counter() - begin
         self._snapshot_s += self._last_snapshot_s
 
-    def _keep_largest(self, found: list[metrics_abi.LiveBuffer], held: bool) -> None:
+    def _keep_largest(self, buffers: list[metrics_abi.LiveBuffer], held: bool) -> None:
         """Keep the buffers if there were never more. held: it is known what holds them, which is more than the same without."""
-        total = sum(buffer.array.nbytes for buffer in found)
+        total = sum(buffer.array.nbytes for buffer in buffers)
         if total > self._largest_total or held and total == self._largest_total:
             self._largest_total = total
-            self.live = self._group(found)
+            self.live = self._group(buffers)
 
-    def _group(self, found: list[metrics_abi.LiveBuffer]) -> list[Live]:
+    def _group(self, buffers: list[metrics_abi.LiveBuffer]) -> list[Live]:
         groups: dict[tuple[str | None, str, str], list[metrics_abi.LiveBuffer]] = {}
-        for buffer in found:
+        for buffer in buffers:
             key = (self.allocation_sites.line(buffer.array), buffer.device, f"{buffer.array.dtype}{list(buffer.array.shape)}")
             groups.setdefault(key, []).append(buffer)
         largest = sorted(groups.items(), key=lambda group: -sum(buffer.array.nbytes for buffer in group[1]))[:_SHOWN]
@@ -171,38 +171,38 @@ class MemoryMonitor:
             for ((line, device, shape), group), holder in zip_longest(largest, holders)
         ]
 
-    def _explain(self, growing: dict[str, float], found: list[metrics_abi.LiveBuffer]) -> Finding | None:
+    def _explain(self, growing: dict[str, float], buffers: list[metrics_abi.LiveBuffer]) -> Finding | None:
         """Of lines that grow together, the one whose tensors a container of the user's holds keeps the others alive.
 
         None where the buffers are held by nothing that a tensor shows.
         """
-        of_line: dict[str, list[metrics_abi.LiveBuffer]] = {}
-        for buffer in found:
+        groups: dict[str, list[metrics_abi.LiveBuffer]] = {}
+        for buffer in buffers:
             line = self.allocation_sites.line(buffer.array)
             if line in growing:
-                of_line.setdefault(line, []).append(buffer)
-        if not of_line:
+                groups.setdefault(line, []).append(buffer)
+        if not groups:
             return None
-        bytes_of = {line: sum(buffer.array.nbytes for buffer in group) for line, group in of_line.items()}
-        held = {line: holder for line, group in of_line.items() if (holder := holder_of(group, depth=_NESTED)) is not None}
-        line = max(held or of_line, key=bytes_of.__getitem__)
-        count, total = len(of_line[line]), sum(bytes_of.values())
-        per_step = sum(growing[each] * bytes_of[each] / len(group) for each, group in of_line.items())
-        holder = held.get(line)
-        grows = f"memory grows by {per_step:,.0f} bytes a step: "
+        bytes_of = {line: sum(buffer.array.nbytes for buffer in group) for line, group in groups.items()}
+        holders = {line: holder for line, group in groups.items() if (holder := holder_of(group, depth=_NESTED)) is not None}
+        line = max(holders or groups, key=bytes_of.__getitem__)
+        count, total = len(groups[line]), sum(bytes_of.values())
+        per_step = sum(growing[growing_line] * bytes_of[growing_line] / len(group) for growing_line, group in groups.items())
+        holder = holders.get(line)
+        prefix = f"memory grows by {per_step:,.0f} bytes a step: "
         if holder is None:
-            text, place = f"{grows}{count} tensors made here are held", line
+            text, finding_line = f"{prefix}{count} tensors made here are held", line
         else:
             appends = holder.appended_at()
-            text, place = (
-                f"{grows}{holder.text} has {count} tensors made {f'at {os.path.basename(line)}' if appends else 'here'}",
+            text, finding_line = (
+                f"{prefix}{holder.text} has {count} tensors made {f'at {os.path.basename(line)}' if appends else 'here'}",
                 appends or line,
             )
-        if len(of_line) > 1:
+        if len(groups) > 1:
             text += f"; what they were computed from stays with them, {total:,} bytes in all"
         return Finding(
             Problem.MEMORY,
-            place,
+            finding_line,
             text,
             "keep numbers, not tensors: store loss.detach() and read all in one go, or add up on the device; drop what is not needed",
         )
@@ -219,7 +219,7 @@ class MemoryMonitor:
         return DeviceMemory(str(device), used, peak, int(stats.get("bytes_limit", 0)))
 
 
-def _number(device: jax.Device) -> int:
+def _device_id(device: jax.Device) -> int:
     return int(device.id)
 
 

@@ -23,11 +23,11 @@ def spans_wanted(recorded: bool) -> bool:
 
     Raises ImportError if it is told to and the SDK is missing.
     """
-    asked = settings.OPENTELEMETRY.get()
-    if asked:
+    requested = settings.OPENTELEMETRY.get()
+    if requested:
         optional_libraries.require(optional_libraries.OPENTELEMETRY, f"{settings.OPENTELEMETRY.name}=1")
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return recorded and _exporter_is_configured() and optional_libraries.is_installed(optional_libraries.OPENTELEMETRY)
 
 
@@ -39,10 +39,10 @@ def provider_of_environment() -> TracerProvider | None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    named = [name for part in (settings.OTEL_TRACES_EXPORTER.get() or _OTLP).split(",") if (name := part.strip())]
-    if named == ["none"]:
+    exporter_names = [name for part in (settings.OTEL_TRACES_EXPORTER.get() or _OTLP).split(",") if (name := part.strip())]
+    if exporter_names == ["none"]:
         return None
-    exporters = [_exporter(name).load()() for name in named]
+    exporters = [_exporter(name).load()() for name in exporter_names]
     provider = TracerProvider(shutdown_on_exit=False)  # by who asked for it, after the last span
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -50,9 +50,9 @@ def provider_of_environment() -> TracerProvider | None:
 
 
 def _exporter_is_configured() -> bool:
-    named = settings.OTEL_TRACES_EXPORTER.get()
-    if named is not None:
-        return named.strip() != "none"
+    exporter_names = settings.OTEL_TRACES_EXPORTER.get()
+    if exporter_names is not None:
+        return exporter_names.strip() != "none"
     return settings.OTEL_EXPORTER_OTLP_ENDPOINT.is_set() or settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT.is_set()
 
 
@@ -64,8 +64,8 @@ def _exporter(name: str) -> EntryPoint:
             raise ImportError(f"no exporter speaks the protocol {protocol!r} of OTEL_EXPORTER_OTLP_PROTOCOL: use grpc or http/protobuf")
         names = _BY_PROTOCOL[protocol]
     installed = {entry.name: entry for entry in entry_points(group=_GROUP)}
-    for each in names:
-        if each in installed:
-            return installed[each]
-    others = f"pip install opentelemetry-exporter-otlp, or set OTEL_TRACES_EXPORTER to one of {', '.join(sorted(installed))}"
-    raise ImportError(f"the exporter {name!r} is not installed: {others}")
+    for candidate in names:
+        if candidate in installed:
+            return installed[candidate]
+    advice = f"pip install opentelemetry-exporter-otlp, or set OTEL_TRACES_EXPORTER to one of {', '.join(sorted(installed))}"
+    raise ImportError(f"the exporter {name!r} is not installed: {advice}")

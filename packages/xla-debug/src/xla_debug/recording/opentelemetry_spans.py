@@ -57,7 +57,7 @@ class Spans(Listener):
     def __init__(self, provider: Callable[[], trace.TracerProvider | None]) -> None:
         super().__init__()
         self._provider = provider
-        self._of_provider: tuple[trace.TracerProvider, trace.Tracer] | None = None
+        self._cached_tracer: tuple[trace.TracerProvider, trace.Tracer] | None = None
         self._known = KnownPrograms()
         self._lock = threading.RLock()  # again, where a processor of the user's uses a device
         self._start_ns = 0
@@ -67,7 +67,7 @@ class Spans(Listener):
     @property
     def made_some(self) -> bool:
         """Whether there was a span yet."""
-        return self._of_provider is not None
+        return self._cached_tracer is not None
 
     def start(self) -> None:
         """Begin to listen."""
@@ -121,19 +121,19 @@ class Spans(Listener):
             return
         start_ns, end_ns = _interval(event)
         step = self._step_of(event.device, start_ns)
-        common: dict[str, _Value] = {"xla.device": event.device, "xla.step": step.number, **_place(event.line), **_replica()}
+        common: dict[str, _Value] = {"xla.device": event.device, "xla.step": step.number, **_line(event.line), **_replica()}
         has_parent = trace.get_current_span().get_span_context().is_valid
-        context = None if has_parent else self._inside(tracer, event.device, step)
+        context = None if has_parent else self._context_of(tracer, event.device, step)
         tracer.start_span(name, context, attributes={**common, **attributes}, start_time=start_ns).end(end_ns)
 
     def _tracer(self) -> trace.Tracer | None:
         provider = self._provider()
         if provider is None:
             return None
-        known = self._of_provider
-        if known is None or known[0] is not provider:
-            known = self._of_provider = provider, provider.get_tracer(_NAME, __version__)
-        return known[1]
+        cached = self._cached_tracer
+        if cached is None or cached[0] is not provider:
+            cached = self._cached_tracer = provider, provider.get_tracer(_NAME, __version__)
+        return cached[1]
 
     def _steps_of(self, device: str) -> deque[_Step]:
         if device not in self._steps:
@@ -146,7 +146,7 @@ class Spans(Listener):
             steps = self._steps_of(device)
             return next((step for step in reversed(steps) if step.start_ns <= start_ns), steps[0])
 
-    def _inside(self, tracer: trace.Tracer, device: str, step: _Step) -> otel_context.Context:
+    def _context_of(self, tracer: trace.Tracer, device: str, step: _Step) -> otel_context.Context:
         """The context of a step's span, which is made for it."""
         with self._lock:
             if step.span is None:
@@ -164,8 +164,8 @@ class Spans(Listener):
 
 def user_provider() -> trace.TracerProvider | None:
     """The provider that the program has set; None before it does."""
-    found = trace.get_tracer_provider()
-    return None if isinstance(found, trace.ProxyTracerProvider) else found
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, trace.ProxyTracerProvider) else provider
 
 
 class _SpansOfEnvironment:
@@ -218,14 +218,14 @@ def _interval(event: Event) -> tuple[int, int]:
 
 
 def _program(event: events.CompileEvent | events.ExecuteEvent) -> dict[str, _Value]:
-    named: dict[str, _Value] = {} if event.name is None else {"xla.program.name": event.name}
+    name_attribute: dict[str, _Value] = {} if event.name is None else {"xla.program.name": event.name}
     return {
         "xla.program.hash": event.graph_hash,
         "xla.program.operations": event.num_nodes,
         "xla.program.inputs": event.num_inputs,
         "xla.program.results": event.num_outputs,
         **_cause(event.cause),
-        **named,
+        **name_attribute,
     }
 
 
@@ -233,11 +233,11 @@ def _cause(cause: events.Cause | None) -> dict[str, _Value]:
     return {} if cause is None else {"xla.cause": cause.value}
 
 
-def _place(line: str | None) -> dict[str, _Value]:
+def _line(line: str | None) -> dict[str, _Value]:
     if line is None:
         return {}
-    path, _, number = line.rpartition(":")
-    return {"code.file.path": path, "code.line.number": int(number)}
+    path, _, line_number = line.rpartition(":")
+    return {"code.file.path": path, "code.line.number": int(line_number)}
 
 
 def _replica() -> dict[str, _Value]:

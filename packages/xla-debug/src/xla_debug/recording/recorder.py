@@ -22,7 +22,7 @@ from xla_debug.secret_values import hide_in_arguments
 _EVERY_S = 2.0
 
 
-class Recorder:
+class RunRecorder:
     """Records this process to a file in `folder`, None for no file, and its steps as scalars."""
 
     def __init__(self, folder: Path | None, scalars: Scalars | None = None) -> None:
@@ -30,7 +30,7 @@ class Recorder:
         self._scalars = scalars
         self._collector = Collector(keep_steps=scalars is not None)
         self._environment = environment()
-        self._failed = False
+        self._write_failed = False
         self._stopped = threading.Event()
         self._writer = threading.Thread(target=self._run, name="xla-debug-recorder", daemon=True)
         self._remove: Callable[[], None] = events.explain_failures(self._explain_out_of_memory)
@@ -77,8 +77,8 @@ class Recorder:
             try:
                 write(self._report(replica), self._path)
             except OSError as error:
-                if not self._failed:
-                    self._failed = True
+                if not self._write_failed:
+                    self._write_failed = True
                     print(f"xla-debug: the recording cannot be written to {self._path}: {error.strerror}", file=sys.stderr)
 
     def _report(self, replica: Replica) -> RunReport:
@@ -107,13 +107,13 @@ class Recorder:
 
 
 @cache
-def start_recording(folder: Path | None, scalars: Path | None = None) -> Recorder:
+def start_recording(folder: Path | None, scalars: Path | None = None) -> RunRecorder:
     """Record this process from now on, once: to `folder`, and for TensorBoard to the folder `scalars`.
 
     Raises ImportError if there are to be scalars and tensorboard is not installed.
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    recorder = Recorder(folder, None if scalars is None else Scalars(scalars))
+    recorder = RunRecorder(folder, None if scalars is None else Scalars(scalars))
     recorder.start()
     return recorder

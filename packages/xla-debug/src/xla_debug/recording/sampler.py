@@ -104,11 +104,11 @@ def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
 
 def classify_with_loaders(frames: Mapping[int, FrameType], thread: int) -> tuple[Phase, str] | None:
     """Classify a thread. While it waits for a loader, the line of the user's that makes batches in another thread counts, if one does."""
-    found = classify(frames.get(thread))
-    if found is not None and found[0] is Phase.LOADER and _in_loader(frames[thread]):
-        others = (classify(frame) for other, frame in frames.items() if other != thread and not _in_loader(frame))
-        return next((other for other in others if other is not None and other[0] is Phase.LOADER), found)
-    return found
+    classified = classify(frames.get(thread))
+    if classified is not None and classified[0] is Phase.LOADER and _in_loader(frames[thread]):
+        loaders = (classify(frame) for other, frame in frames.items() if other != thread and not _in_loader(frame))
+        return next((other for other in loaders if other is not None and other[0] is Phase.LOADER), classified)
+    return classified
 
 
 def _in_loader(frame: FrameType | None) -> bool:
@@ -130,9 +130,9 @@ class Sample(NamedTuple):
     weight: int = 1
 
 
-def weight_of(number: int) -> int:
+def weight_of(index: int) -> int:
     """The intervals that sample `number` stands for: a power of two."""
-    weight: int = min(1 << (number // _SAMPLES).bit_length(), _LONGEST)
+    weight: int = min(1 << (index // _SAMPLES).bit_length(), _LONGEST)
     return weight
 
 
@@ -155,10 +155,10 @@ class Sampler:
         self._runner.join()
 
     def _run(self) -> None:
-        for number in itertools.count():
-            weight = weight_of(number)
+        for index in itertools.count():
+            weight = weight_of(index)
             if self._end.wait(weight * INTERVAL_S):
                 return
-            found = classify_with_loaders(sys._current_frames(), self.thread or 0)
-            if found is not None:
-                self.samples.append(Sample(time.time(), *found, weight))
+            classified = classify_with_loaders(sys._current_frames(), self.thread or 0)
+            if classified is not None:
+                self.samples.append(Sample(time.time(), *classified, weight))

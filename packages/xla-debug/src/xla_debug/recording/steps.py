@@ -233,10 +233,10 @@ def _measured(index: int, step: _StepNotes, ns: Mapping[Phase, int]) -> Measured
 
 
 def _phases(samples: Iterable[Sample]) -> Counter[Phase]:
-    found: Counter[Phase] = Counter()
+    weights: Counter[Phase] = Counter()
     for sample in samples:
-        found[sample.phase] += sample.weight
-    return found
+        weights[sample.phase] += sample.weight
+    return weights
 
 
 def self_times(events: Iterable[TimedEvent]) -> tuple[dict[Phase, int], int]:
@@ -244,11 +244,11 @@ def self_times(events: Iterable[TimedEvent]) -> tuple[dict[Phase, int], int]:
     ns: dict[Phase, int] = {}
     outermost: list[tuple[float, int]] = []
     for phase, start_s, duration_ns, waited_ns in events:
-        inside = 0
+        inside_ns = 0
         while outermost and outermost[-1][0] >= start_s - _SLACK_S:
-            inside += outermost.pop()[1]
+            inside_ns += outermost.pop()[1]
         outermost.append((start_s, duration_ns))
-        ns[phase] = ns.get(phase, 0) + max(duration_ns - inside - waited_ns, 0)
+        ns[phase] = ns.get(phase, 0) + max(duration_ns - inside_ns - waited_ns, 0)
         if waited_ns:
             ns[Phase.WAITING] = ns.get(Phase.WAITING, 0) + waited_ns
     return ns, sum(duration_ns for _, duration_ns in outermost)

@@ -39,8 +39,8 @@ class Scalars:
             self._open()
         for step in steps:
             self._add(step.end_s, step.index, _scalars(step))
-        used = {f"xla_memory_bytes/{device.device.replace(':', '_')}": float(device.in_use) for device in memory}
-        self._add(time.time(), last, used.items())
+        in_use = {f"xla_memory_bytes/{device.device.replace(':', '_')}": float(device.in_use) for device in memory}
+        self._add(time.time(), last, in_use.items())
         self._writer.flush()
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ class _Gap(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Seen:
+class _PlaceSamples:
     """The samples of a phase at a place. moments: sum of how far into the gap they were, from 0 to 1."""
 
     weight: float = 0.0
@@ -68,7 +68,7 @@ class _Seen:
     lines: Counter[str] = field(default_factory=Counter)
 
 
-class Timeline(Listener):
+class SpanTimeline(Listener):
     """The newest events of this process, from `start` to `stop`. `spans` may be called from any thread."""
 
     def __init__(self) -> None:
@@ -91,10 +91,10 @@ class Timeline(Listener):
         self._noted.append(_Noted(threading.get_ident(), Phase.COMPILE.value, name, event.start_s, event.duration_ns, event.line))
 
     def _executed(self, event: events.ExecuteEvent) -> None:
-        here, name = threading.get_ident(), _program(event)
-        self._noted.append(_Noted(here, DEVICE, name, event.start_s, event.duration_ns, event.line, track=event.device))
+        thread, name = threading.get_ident(), _program(event)
+        self._noted.append(_Noted(thread, DEVICE, name, event.start_s, event.duration_ns, event.line, track=event.device))
         if event.blocked_ns:
-            self._noted.append(_Noted(here, Phase.WAITING.value, name, event.start_s, event.blocked_ns, event.line))
+            self._noted.append(_Noted(thread, Phase.WAITING.value, name, event.start_s, event.blocked_ns, event.line))
 
     def _moved(self, event: events.TransferEvent) -> None:
         up = event.direction is events.Direction.TO_DEVICE
@@ -115,18 +115,18 @@ class Timeline(Listener):
 
     def _waited_for_replicas(self, event: collectives.ReplicaWaitEvent) -> None:
         if event.duration_ns >= _SHORTEST_WAIT_NS:
-            here, name = threading.get_ident(), "waiting for the other replicas"
-            self._noted.append(_Noted(here, Phase.WAITING.value, name, event.start_s, event.duration_ns, event.line))
+            thread, name = threading.get_ident(), "waiting for the other replicas"
+            self._noted.append(_Noted(thread, Phase.WAITING.value, name, event.start_s, event.duration_ns, event.line))
 
     def spans(self, thread: int | None, steps: int | None = STEPS) -> list[Span]:
         """What happened in the last steps, by start. thread: the one that steps. steps: how many; None: all that is kept."""
-        noted = sorted(self._noted.copy(), key=lambda each: (each.start_s, -each.duration_ns))
-        ends = sorted(each.end_s for each in noted if each.ends_step and each.thread == thread)
+        noted = sorted(self._noted.copy(), key=lambda event: (event.start_s, -event.duration_ns))
+        ends = sorted(event.end_s for event in noted if event.ends_step and event.thread == thread)
         begin_s = ends[-steps - 1] if steps is not None and len(ends) > steps else 0.0
-        recent = [each for each in noted if each.end_s > begin_s]
-        found = [*_of_events(recent, thread), *_of_devices(recent), *_of_gaps(noted, thread, self._samples.copy(), begin_s)]
-        shown = sorted((span for span in found if span.start_s + _SLACK_S >= begin_s), key=lambda span: (span.start_s, -span.ms))
-        return shown[-_MOST_SPANS:]
+        recent = [event for event in noted if event.end_s > begin_s]
+        spans = [*_host_spans(recent, thread), *_device_spans(recent), *_gap_spans(noted, thread, self._samples.copy(), begin_s)]
+        recent_spans = sorted((span for span in spans if span.start_s + _SLACK_S >= begin_s), key=lambda span: (span.start_s, -span.ms))
+        return recent_spans[-_MOST_SPANS:]
 
 
 def _program(event: events.CompileEvent | events.ExecuteEvent) -> str:
@@ -134,44 +134,44 @@ def _program(event: events.CompileEvent | events.ExecuteEvent) -> str:
     return f"{named}, {event.num_nodes} operation{'' if event.num_nodes == 1 else 's'}"
 
 
-def _of_events(noted: Iterable[_Noted], thread: int | None) -> Iterator[Span]:
+def _host_spans(noted: Iterable[_Noted], thread: int | None) -> Iterator[Span]:
     """The host's spans, those of waiting inside of others; and what is copied."""
-    numbers: dict[int, int] = {}
-    for each in noted:
-        if each.track != HOST:
+    thread_numbers: dict[int, int] = {}
+    for event in noted:
+        if event.track != HOST:
             continue
-        track = HOST if each.thread == thread else f"thread {numbers.setdefault(each.thread, len(numbers) + 1)}"
-        yield Span(track, each.phase, each.name, each.start_s, each.duration_ns * 1e-6, None if each.phase == TOOL else each.line)
-        before_ns, after_ns = each.waits
+        track = HOST if event.thread == thread else f"thread {thread_numbers.setdefault(event.thread, len(thread_numbers) + 1)}"
+        yield Span(track, event.phase, event.name, event.start_s, event.duration_ns * 1e-6, None if event.phase == TOOL else event.line)
+        before_ns, after_ns = event.waits
         if before_ns >= _SHORTEST_WAIT_NS:
-            yield Span(track, Phase.WAITING.value, "waiting for the device", each.start_s, before_ns * 1e-6, each.line)
+            yield Span(track, Phase.WAITING.value, "waiting for the device", event.start_s, before_ns * 1e-6, event.line)
         if after_ns >= _SHORTEST_WAIT_NS:
-            start_s = each.end_s - after_ns * 1e-9
-            yield Span(track, Phase.WAITING.value, "waiting for the device", start_s, after_ns * 1e-6, each.line)
-        if each.phase == Phase.TRANSFER.value:
-            copied_ns = max(each.duration_ns - before_ns, 0)
+            start_s = event.end_s - after_ns * 1e-9
+            yield Span(track, Phase.WAITING.value, "waiting for the device", start_s, after_ns * 1e-6, event.line)
+        if event.phase == Phase.TRANSFER.value:
+            copied_ns = max(event.duration_ns - before_ns, 0)
             yield Span(
                 "copies" if track == HOST else f"copies of {track}",
-                each.phase,
-                each.name,
-                each.start_s + before_ns * 1e-9,
+                event.phase,
+                event.name,
+                event.start_s + before_ns * 1e-9,
                 copied_ns * 1e-6,
-                each.line,
+                event.line,
             )
 
 
-def _of_devices(noted: Iterable[_Noted]) -> Iterator[Span]:
+def _device_spans(noted: Iterable[_Noted]) -> Iterator[Span]:
     """What ran on the devices: a program begins where the one before it ends."""
     until: dict[str, float] = {}
-    for each in noted:
-        if each.track != HOST:
-            start_s = max(each.start_s, until.get(each.track, 0.0))
-            until[each.track] = max(each.end_s, start_s)
-            ms = max(each.end_s - start_s, 0.0) * 1e3
-            yield Span(each.track, each.phase, each.name, start_s, ms, each.line, launched_s=each.start_s)
+    for event in noted:
+        if event.track != HOST:
+            start_s = max(event.start_s, until.get(event.track, 0.0))
+            until[event.track] = max(event.end_s, start_s)
+            ms = max(event.end_s - start_s, 0.0) * 1e3
+            yield Span(event.track, event.phase, event.name, start_s, ms, event.line, launched_s=event.start_s)
 
 
-def _of_gaps(noted: Iterable[_Noted], thread: int | None, samples: Iterable[Sample], begin_s: float) -> Iterator[Span]:
+def _gap_spans(noted: Iterable[_Noted], thread: int | None, samples: Iterable[Sample], begin_s: float) -> Iterator[Span]:
     """What the thread that steps did between its events from `begin_s` on, as samples at the same places say.
 
     Where there are none it recorded operations, the likeliest.
@@ -182,13 +182,13 @@ def _of_gaps(noted: Iterable[_Noted], thread: int | None, samples: Iterable[Samp
         if gap.end_s <= begin_s:
             continue
         phases = seen.get(gap.place, {})
-        total = sum(each.weight for each in phases.values())
+        total = sum(phase_samples.weight for phase_samples in phases.values())
         start_s, length_s = gap.start_s, gap.end_s - gap.start_s
         if not total:
             yield Span(HOST, Phase.TRACING.value, _BETWEEN[Phase.TRACING], start_s, length_s * 1e3, estimated=True)
-        for phase, each in sorted(phases.items(), key=lambda item: item[1].moments / item[1].weight):
-            part_s = length_s * each.weight / total
-            ((line, _),) = each.lines.most_common(1)
+        for phase, phase_samples in sorted(phases.items(), key=lambda item: item[1].moments / item[1].weight):
+            part_s = length_s * phase_samples.weight / total
+            ((line, _),) = phase_samples.lines.most_common(1)
             yield Span(HOST, phase.value, _BETWEEN[phase], start_s, part_s * 1e3, line, estimated=True)
             start_s += part_s
 
@@ -196,25 +196,25 @@ def _of_gaps(noted: Iterable[_Noted], thread: int | None, samples: Iterable[Samp
 def _gaps(noted: Iterable[_Noted], thread: int | None) -> Iterator[_Gap]:
     outermost: list[_Noted] = []
     until_s = 0.0
-    for each in noted:
-        if each.thread == thread and each.track == HOST and each.end_s > until_s + _SLACK_S:
-            outermost.append(each)
-            until_s = each.end_s
+    for event in noted:
+        if event.thread == thread and event.track == HOST and event.end_s > until_s + _SLACK_S:
+            outermost.append(event)
+            until_s = event.end_s
     for before, after in pairwise(outermost):
         if after.start_s - before.end_s >= _SHORTEST_S:
             yield _Gap(before.end_s, after.start_s, (before.line, after.line))
 
 
-def _samples_by_place(gaps: list[_Gap], samples: Iterable[Sample]) -> Mapping[tuple[str | None, str | None], dict[Phase, _Seen]]:
+def _samples_by_place(gaps: list[_Gap], samples: Iterable[Sample]) -> Mapping[tuple[str | None, str | None], dict[Phase, _PlaceSamples]]:
     starts = [gap.start_s for gap in gaps]
-    found: defaultdict[tuple[str | None, str | None], dict[Phase, _Seen]] = defaultdict(dict)
+    by_place: defaultdict[tuple[str | None, str | None], dict[Phase, _PlaceSamples]] = defaultdict(dict)
     for sample in samples:
-        place = bisect_right(starts, sample.time_s) - 1
-        if place < 0 or sample.time_s > gaps[place].end_s:
+        index = bisect_right(starts, sample.time_s) - 1
+        if index < 0 or sample.time_s > gaps[index].end_s:
             continue
-        gap = gaps[place]
-        each = found[gap.place].setdefault(sample.phase, _Seen())
-        each.weight += sample.weight
-        each.moments += sample.weight * (sample.time_s - gap.start_s) / (gap.end_s - gap.start_s)
-        each.lines[sample.line] += sample.weight
-    return found
+        gap = gaps[index]
+        phase_samples = by_place[gap.place].setdefault(sample.phase, _PlaceSamples())
+        phase_samples.weight += sample.weight
+        phase_samples.moments += sample.weight * (sample.time_s - gap.start_s) / (gap.end_s - gap.start_s)
+        phase_samples.lines[sample.line] += sample.weight
+    return by_place

@@ -25,11 +25,11 @@ class _Writer:
         self._numbers = itertools.count()
 
     def write(self, event: events.CompileEvent) -> None:
-        number = next(self._numbers)
+        index = next(self._numbers)
         difference = dataclasses.asdict(self._known.explain(event))
-        _compat.write_to_trace_log(f"xla_program_{number}", texts.graph_text(event.graph))
+        _compat.write_to_trace_log(f"xla_program_{index}", texts.graph_text(event.graph))
         _compat.write_to_trace_log(
-            f"xla_compile_{number}",
+            f"xla_compile_{index}",
             {
                 "graph_hash": event.graph_hash,
                 "line": event.line,

@@ -44,8 +44,8 @@ def folder_of(target: str) -> Path:
 
 def report_of(folder: Path) -> RunReport | None:
     """The run report of a job as it is now; None before its processes have written any. Raises RunReportFileError."""
-    found = [report for path in recording_folder.files_in(folder) if (report := _read(path))]
-    return merge(found) if found else None
+    reports = [report for path in recording_folder.files_in(folder) if (report := _read(path))]
+    return merge(reports) if reports else None
 
 
 def _read(path: Path) -> RunReport | None:
@@ -89,18 +89,18 @@ def show_once(folder: Path, console: Console) -> None:
 def follow(folder: Path, console: Console) -> None:
     """Show a job until it is over, or has taken its recordings away. Raises RunReportFileError."""
     with Live(Text(f"waiting for the first recording in {folder}"), console=console, auto_refresh=False) as live:
-        seen = False
+        was_recorded = False
         while True:
             report = report_of(folder)
             if report is not None:
-                seen = True
+                was_recorded = True
                 live.update(_view(folder, report), refresh=True)
-            if seen and (report is None or has_ended(report)):
+            if was_recorded and (report is None or has_ended(report)):
                 return
             time.sleep(_EVERY)
 
 
 def _view(folder: Path, report: RunReport) -> RenderableType:
     lost = [replica for replica in report.replicas if not replica.finished and _has_exited(replica)]
-    ends = [f"process {replica.pid} of replica {replica.ordinal} ended without a last recording: it was killed" for replica in lost]
-    return Group(overview(report), plain(f"\nrecorded in {folder.absolute()}", "dim"), *(Text(end, "bold red") for end in ends))
+    messages = [f"process {replica.pid} of replica {replica.ordinal} ended without a last recording: it was killed" for replica in lost]
+    return Group(overview(report), plain(f"\nrecorded in {folder.absolute()}", "dim"), *(Text(message, "bold red") for message in messages))

@@ -28,10 +28,10 @@ def _section(
     """A table with a row for each group, and where there are several replicas, which of them it is about."""
     if len(replicas) == 1:
         return section(title, "", columns, [row(group) for group in groups])
-    return section(title, "per replica", [*columns, "replicas"], [[*row(group), _who(group.ordinals, replicas)] for group in groups])
+    return section(title, "per replica", [*columns, "replicas"], [[*row(group), _ordinals(group.ordinals, replicas)] for group in groups])
 
 
-def _who(ordinals: Sequence[int], replicas: Replicas) -> str:
+def _ordinals(ordinals: Sequence[int], replicas: Replicas) -> str:
     return "all" if len(ordinals) == len(replicas) else ranges(ordinals)
 
 
@@ -47,10 +47,10 @@ def _compiles(replicas: Replicas, source_lines: SourceLines) -> list[RenderableT
 
     def row(group: RowGroup[Compile]) -> list[Cell]:
         first = group.first
-        given = f"{first.donated} of {counted(first.inputs, 'input')} donated ({size(first.donated_bytes)})" if first.donated else None
-        what = ", ".join(filter(None, [first.name, counted(first.operations, "operation"), given]))
-        asked = plain(source_lines.shorten(first.line)).append_text(plain(f"\n{what}", "dim"))
-        return [str(first.step), duration(group.mean(lambda row: row.ms)), asked, _why(first, source_lines, advised)]
+        donation = f"{first.donated} of {counted(first.inputs, 'input')} donated ({size(first.donated_bytes)})" if first.donated else None
+        summary = ", ".join(filter(None, [first.name, counted(first.operations, "operation"), donation]))
+        request = plain(source_lines.shorten(first.line)).append_text(plain(f"\n{summary}", "dim"))
+        return [str(first.step), duration(group.mean(lambda row: row.ms)), request, _why(first, source_lines, advised)]
 
     return _section(f"Compiles: {len(groups)}, {duration(spent)}", replicas, [">step", ">took", "asked for by", "why"], groups, row)
 
@@ -152,7 +152,7 @@ def _live(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType]
 def _hot_lines(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType]:
     groups = group_rows(replicas, lambda replica: replica.hot_lines, lambda row: (row.line, row.phase))
     steps = max((replica.measured_steps for replica in replicas), default=0)
-    whole = max((step_ms(replica) * replica.measured_steps for replica in replicas), default=0.0)
+    total_ms = max((step_ms(replica) * replica.measured_steps for replica in replicas), default=0.0)
     return _section(
         "Hot lines",
         replicas,
@@ -162,7 +162,7 @@ def _hot_lines(replicas: Replicas, source_lines: SourceLines) -> list[Renderable
             source_lines.shorten(group.first.line),
             group.first.phase,
             duration(group.mean(lambda row: row.ms) / max(steps, 1)),
-            percent(share(group.mean(lambda row: row.ms), whole)),
+            percent(share(group.mean(lambda row: row.ms), total_ms)),
         ],
     )
 

@@ -16,7 +16,7 @@ from xla_debug.printable_text import printable
 
 _BAR = 24
 """Characters of the bar of a whole, where there is room for it."""
-_MOST = 20
+_MOST_ROWS = 20
 """Rows of a table that are shown; a page has them all."""
 
 
@@ -54,20 +54,20 @@ def heading(text: str, note: str = "") -> Text:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
     """A table as wide as what it holds, at most as the terminal. Columns whose name begins with `>` are of numbers."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    rendered = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     for name in columns:
-        number = name.startswith(">")
-        made.add_column(Text(name.removeprefix(">")), justify="right" if number else "left", no_wrap=number, overflow="fold")
+        is_number = name.startswith(">")
+        rendered.add_column(Text(name.removeprefix(">")), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     for row in rows:
-        made.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
-    return made
+        rendered.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
+    return rendered
 
 
 def section(title: str, note: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[RenderableType]:
     """A heading with its table, of the first rows; nothing without rows."""
     if not rows:
         return []
-    more = len(rows) - _MOST
-    shown = table(columns, rows[:_MOST])
-    rest = [Text(f"and {more} more: `--html FILE` shows all", "dim")] if more > 0 else []
-    return [heading(title, note), Group(shown, *rest)]
+    hidden = len(rows) - _MOST_ROWS
+    body = table(columns, rows[:_MOST_ROWS])
+    rest = [Text(f"and {hidden} more: `--html FILE` shows all", "dim")] if hidden > 0 else []
+    return [heading(title, note), Group(body, *rest)]

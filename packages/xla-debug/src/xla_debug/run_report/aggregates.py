@@ -51,10 +51,10 @@ def share(part: float, whole: float) -> float:
 
 def bottleneck_share(replica: Replica) -> float:
     """The share of the step that the bottleneck takes, 0 to 1."""
-    found = shares(replica.phases_ms)
+    phase_shares = shares(replica.phases_ms)
     if replica.verdict is Bottleneck.DEVICE:
-        return max(busy(replica), found[Phase.WAITING])
-    return next((part for phase, part in found.items() if replica.verdict.value == f"{phase.value}-bound"), 0.0)
+        return max(busy(replica), phase_shares[Phase.WAITING])
+    return next((part for phase, part in phase_shares.items() if replica.verdict.value == f"{phase.value}-bound"), 0.0)
 
 
 def slowest(report: RunReport) -> Replica | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from xla_debug.run_report.schema import Excerpt, Finding, line_number
 from xla_debug.secret_values import hide_in_source
 
-_AROUND = 2
+_CONTEXT_LINES = 2
 _LONGEST = 200
 """Characters of a line that are kept."""
 
@@ -26,8 +26,8 @@ def excerpt(line: str | None) -> Excerpt | None:
     if number is None or not source_line(line).strip():
         return None
     path = (line or "").rpartition(":")[0]
-    first = max(number - _AROUND, 1)
-    lines = [linecache.getline(path, each).expandtabs(4).rstrip() for each in range(first, number + _AROUND + 1)]
+    first = max(number - _CONTEXT_LINES, 1)
+    lines = [linecache.getline(path, each).expandtabs(4).rstrip() for each in range(first, number + _CONTEXT_LINES + 1)]
     while not lines[-1]:
         lines.pop()
     skip = min(len(each) - len(each.lstrip()) for each in lines if each)

@@ -59,17 +59,17 @@ def read(path: str | os.PathLike[str]) -> RunReport:
         raise RunReportFileError(f"{path}: there is no such file; {_HOW_TO_WRITE}") from None
     except OSError as error:
         raise RunReportFileError(f"{path}: cannot be read ({error.strerror}); give the JSON file of a run report") from error
-    found = _parsed(data, path)
-    version = found.get("version")
+    document = _parsed(data, path)
+    version = document.get("version")
     if type(version) is not int or version < 1:
-        what = type(version).__name__ if isinstance(version, list | dict) else _short(repr(version))
-        raise RunReportFileError(f"{path}: a run report of version {what}, which never was; {_HOW_TO_WRITE}")
+        version_text = type(version).__name__ if isinstance(version, list | dict) else _short(repr(version))
+        raise RunReportFileError(f"{path}: a run report of version {version_text}, which never was; {_HOW_TO_WRITE}")
     if version > VERSION:
         raise RunReportFileError(
             f"{path}: a run report of version {_short(version)}, this xla-debug reads up to {VERSION}; upgrade it: pip install -U xla-debug"
         )
     try:
-        return _adapter().validate_python(found)
+        return _adapter().validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(_short, first["loc"]))
@@ -89,12 +89,12 @@ def _short(value: object) -> str:
 def _parsed(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
     """The JSON object of a file that says it is a run report."""
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError) as error:
         # Cut off within the prefix, or behind it.
         if _PREFIX.startswith(data) or data.startswith(_PREFIX):
             raise RunReportFileError(f"{path}: cut off after {len(data)} bytes; copy it again, or {_HOW_TO_WRITE}") from error
         raise RunReportFileError(f"{path}: not JSON ({error}); give the JSON file of a run report") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise RunReportFileError(f"{path}: JSON, but no run report; {_HOW_TO_WRITE}")
-    return found
+    return document

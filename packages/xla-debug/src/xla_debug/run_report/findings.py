@@ -55,13 +55,13 @@ def _recompiles(replica: Replica) -> Iterator[Finding]:
     groups: dict[tuple[Problem, str | None], list[Compile]] = {}
     for compiled in replica.compiles:
         if compiled.difference.change is not Change.FIRST and compiled.step >= WARM_UP:
-            kind = _KINDS.get(compiled.difference.change, Problem.PROGRAMS)
-            groups.setdefault((kind, compiled.difference.line), []).append(compiled)
-    for (kind, line), group in groups.items():
+            problem = _KINDS.get(compiled.difference.change, Problem.PROGRAMS)
+            groups.setdefault((problem, compiled.difference.line), []).append(compiled)
+    for (problem, line), group in groups.items():
         if len(group) >= _RECOMPILES:
             last = group[-1].difference
             text = f"{len(group)} compilations after the first steps; the last because {last.text}"
-            yield Finding(kind, line, text, last.advice, sum(one.ms for one in group))
+            yield Finding(problem, line, text, last.advice, sum(program.ms for program in group))
 
 
 def _turns(replica: Replica) -> Iterator[Finding]:
@@ -72,7 +72,7 @@ def _turns(replica: Replica) -> Iterator[Finding]:
             groups.setdefault((compiled.step, compiled.line), []).append(compiled)
     for (_, line), group in groups.items():
         if line is not None and len(group) >= _TURNS:
-            ms = sum(one.ms for one in group)
+            ms = sum(program.ms for program in group)
             text = f"{len(group)} programs were compiled for this line within one step, {ms / 1e3:.1f} s: it asks for another one each time"
             yield Finding(Problem.PROGRAMS, line, text, _GENERATE if "transformers/generation/" in line else _SAME, ms)
 
@@ -94,11 +94,11 @@ def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator
         waiting = 2 * wait_steps >= turns and wait_ms >= _WAIT_SHARE * run_ms
         if often or waiting:
             cost = max(ms, wait_ms)
-            what = "runs what is pending" if often else "waits for the step"
+            reason = "runs what is pending" if often else "waits for the step"
             yield Finding(
                 Problem.READS,
                 line,
-                f"a value is read in {max(steps, wait_steps)} steps, the loop has {turns}: each read {what}",
+                f"a value is read in {max(steps, wait_steps)} steps, the loop has {turns}: each read {reason}",
                 "read every N steps, or some steps later: keep loss.detach(), or read it in a step closure (xm.add_step_closure)",
                 cost,
             )
@@ -118,9 +118,9 @@ def _fallbacks(replica: Replica) -> Iterator[Finding]:
 
 def _loaders(replica: Replica) -> Iterator[Finding]:
     """The devices wait for batches."""
-    found = _host_time(replica, Phase.LOADER)
-    if found is not None:
-        line, share = found
+    host_time = _host_time(replica, Phase.LOADER)
+    if host_time is not None:
+        line, share = host_time
         yield Finding(
             Problem.LOADER,
             line,
@@ -132,9 +132,9 @@ def _loaders(replica: Replica) -> Iterator[Finding]:
 
 def _python(replica: Replica) -> Iterator[Finding]:
     """The devices wait for the user's own code, or for what it waits for."""
-    found = _host_time(replica, Phase.PYTHON)
-    if found is not None:
-        line, share = found
+    host_time = _host_time(replica, Phase.PYTHON)
+    if host_time is not None:
+        line, share = host_time
         asleep = _SLEEP.search(source_line(line)) is not None
         yield Finding(
             Problem.PYTHON,
@@ -154,6 +154,6 @@ def _host_time(replica: Replica, phase: Phase) -> tuple[str | None, str] | None:
     hidden = replica.verdict is Bottleneck.DEVICE
     if hidden or replica.measured_steps < _FEWEST_STEPS or ms < max(_HOST_SHARE * run_ms, _LEAST_MS):
         return None
-    lines: list[HotLine] = [hot for hot in replica.hot_lines if hot.phase == phase.value]
+    lines: list[HotLine] = [hot_line for hot_line in replica.hot_lines if hot_line.phase == phase.value]
     share = f"{ms / run_ms:.0%} of the time without compilations, {ms / replica.measured_steps:.1f} ms a step,"
     return (lines[0].line if lines else None), share

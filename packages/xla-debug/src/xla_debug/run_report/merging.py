@@ -35,7 +35,7 @@ def merge(reports: Sequence[RunReport]) -> RunReport:
     if not reports:
         raise ValueError("there is nothing to merge: give at least one run report")
     newest: dict[int, Replica] = {}
-    for replica in sorted((one for report in reports for one in report.replicas), key=lambda one: (one.ordinal, one.started_s)):
+    for replica in sorted((peer for report in reports for peer in report.replicas), key=lambda peer: (peer.ordinal, peer.started_s)):
         newest[replica.ordinal] = replica
     replicas = list(newest.values())
     first = min(reports, key=lambda report: min((replica.ordinal for replica in report.replicas), default=0))
@@ -57,20 +57,20 @@ def merge(reports: Sequence[RunReport]) -> RunReport:
 
 def _shared(replicas: list[Replica]) -> list[Finding]:
     """The replicas' findings; one that all have, for all. It costs what it costs where it costs most: they work side by side."""
-    found = []
-    for group in group_rows(replicas, lambda replica: [_of(replica, finding) for finding in replica.findings], _same):
+    findings = []
+    for group in group_rows(replicas, lambda replica: [_with_replica(replica, finding) for finding in replica.findings], _finding_key):
         if len(group.ordinals) == len(replicas):
-            found.append(_costliest(group))
+            findings.append(_costliest(group))
         else:
-            found += group.rows
-    return found
+            findings += group.rows
+    return findings
 
 
-def _of(replica: Replica, finding: Finding) -> Finding:
+def _with_replica(replica: Replica, finding: Finding) -> Finding:
     return dataclasses.replace(finding, replica=replica.ordinal)
 
 
-def _same(finding: Finding) -> tuple[object, ...]:
+def _finding_key(finding: Finding) -> tuple[object, ...]:
     """The key by which findings of different replicas are the same: all but the numbers in their text."""
     return finding.problem, finding.line, _NUMBER.sub("#", finding.text)
 
@@ -81,23 +81,23 @@ def _costliest(group: RowGroup[Finding]) -> Finding:
 
 def _stragglers(replicas: list[Replica]) -> list[Finding]:
     measured = [replica for replica in replicas if replica.steps >= _STEPS]
-    found = []
+    findings = []
     for replica in measured:
         others = [other for other in measured if other is not replica]
         if others and work_ms(replica) > _TOO_MUCH * statistics.median(map(work_ms, others)):
-            found.append(_straggler(replica, others))
-    return found
+            findings.append(_straggler(replica, others))
+    return findings
 
 
 def _straggler(replica: Replica, others: list[Replica]) -> Finding:
     """A finding with the phase that takes the replica longer than the others, and the line."""
-    usual = statistics.median(map(work_ms, others))
-    more = work_ms(replica) - usual
+    others_ms = statistics.median(map(work_ms, others))
+    excess_ms = work_ms(replica) - others_ms
     excess = {phase: phase_ms(replica, phase) - statistics.median(phase_ms(other, phase) for other in others) for phase in _ADVICE}
-    phase = max(excess, key=lambda one: excess[one])
-    hot = max((line for line in replica.hot_lines if line.phase == phase.value), key=lambda line: line.ms, default=None)
+    phase = max(excess, key=lambda candidate: excess[candidate])
+    hottest = max((line for line in replica.hot_lines if line.phase == phase.value), key=lambda line: line.ms, default=None)
     text = (
-        f"replica {replica.ordinal} on {replica.host} works {work_ms(replica):.1f} ms per step, the others {usual:.1f} ms "
+        f"replica {replica.ordinal} on {replica.host} works {work_ms(replica):.1f} ms per step, the others {others_ms:.1f} ms "
         f"and wait for it: {phase.value} alone takes {excess[phase]:.1f} ms more"
     )
-    return Finding(Problem.STRAGGLER, hot.line if hot else None, text, _ADVICE[phase], more * replica.steps, replica.ordinal)
+    return Finding(Problem.STRAGGLER, hottest.line if hottest else None, text, _ADVICE[phase], excess_ms * replica.steps, replica.ordinal)

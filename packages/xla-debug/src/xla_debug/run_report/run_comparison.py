@@ -16,7 +16,7 @@ from xla_debug.run_report.aggregates import base_name, busy, phase_ms, typical_s
 from xla_debug.run_report.schema import Finding, Phase, Replica, RunReport
 
 
-class Unit(enum.Enum):
+class MeasuredUnit(enum.Enum):
     """The unit of a measurement."""
 
     MS = "ms"
@@ -30,7 +30,7 @@ class MeasuredChange:
     """A measurement of two runs. Of several replicas it is the average; of memory the largest."""
 
     name: str
-    unit: Unit
+    unit: MeasuredUnit
     before: float
     after: float
 
@@ -130,7 +130,7 @@ def compare_runs(before: tuple[str, RunReport], after: tuple[str, RunReport]) ->
     """Compare two runs, each with its name."""
     old, new = summarize(*before), summarize(*after)
     names = [phase.value for phase in Phase if phase.value in old.phases_ms or phase.value in new.phases_ms]
-    phases = [MeasuredChange(name, Unit.MS, old.phases_ms.get(name, 0.0), new.phases_ms.get(name, 0.0)) for name in names]
+    phases = [MeasuredChange(name, MeasuredUnit.MS, old.phases_ms.get(name, 0.0), new.phases_ms.get(name, 0.0)) for name in names]
     return RunComparison(
         before=old,
         after=new,
@@ -144,32 +144,32 @@ def compare_runs(before: tuple[str, RunReport], after: tuple[str, RunReport]) ->
 
 def _measurements(old: RunSummary, new: RunSummary) -> list[MeasuredChange]:
     return [
-        MeasuredChange("steps", Unit.COUNT, old.steps, new.steps),
-        MeasuredChange("median step", Unit.MS, old.step_ms, new.step_ms),
-        MeasuredChange("mean step", Unit.MS, sum(old.phases_ms.values()), sum(new.phases_ms.values())),
-        MeasuredChange("device at work", Unit.SHARE, old.device, new.device),
-        MeasuredChange("compiles", Unit.COUNT, old.compiles, new.compiles),
-        MeasuredChange("compiling, in all", Unit.MS, old.compile_ms, new.compile_ms),
-        MeasuredChange("reads per step", Unit.COUNT, old.reads_per_step, new.reads_per_step),
-        MeasuredChange("blocked per step", Unit.MS, old.blocked_ms_per_step, new.blocked_ms_per_step),
-        MeasuredChange("CPU calls per step", Unit.COUNT, old.fallbacks_per_step, new.fallbacks_per_step),
-        MeasuredChange("moved per step", Unit.BYTES, old.moved_per_step, new.moved_per_step),
-        MeasuredChange("peak memory", Unit.BYTES, old.peak, new.peak),
-        MeasuredChange("findings", Unit.COUNT, old.findings, new.findings),
+        MeasuredChange("steps", MeasuredUnit.COUNT, old.steps, new.steps),
+        MeasuredChange("median step", MeasuredUnit.MS, old.step_ms, new.step_ms),
+        MeasuredChange("mean step", MeasuredUnit.MS, sum(old.phases_ms.values()), sum(new.phases_ms.values())),
+        MeasuredChange("device at work", MeasuredUnit.SHARE, old.device, new.device),
+        MeasuredChange("compiles", MeasuredUnit.COUNT, old.compiles, new.compiles),
+        MeasuredChange("compiling, in all", MeasuredUnit.MS, old.compile_ms, new.compile_ms),
+        MeasuredChange("reads per step", MeasuredUnit.COUNT, old.reads_per_step, new.reads_per_step),
+        MeasuredChange("blocked per step", MeasuredUnit.MS, old.blocked_ms_per_step, new.blocked_ms_per_step),
+        MeasuredChange("CPU calls per step", MeasuredUnit.COUNT, old.fallbacks_per_step, new.fallbacks_per_step),
+        MeasuredChange("moved per step", MeasuredUnit.BYTES, old.moved_per_step, new.moved_per_step),
+        MeasuredChange("peak memory", MeasuredUnit.BYTES, old.peak, new.peak),
+        MeasuredChange("findings", MeasuredUnit.COUNT, old.findings, new.findings),
     ]
 
 
 def _unmatched(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
     """The findings that others do not have: not at the same line, nor at another of the same file, since lines move."""
-    left, known = list(findings), list(others)
+    unmatched, unpaired = list(findings), list(others)
     # All at the same line first, before one that has moved is taken for it.
-    for key in (lambda one: (one.problem, one.line), lambda one: (one.problem, base_name(one.line))):
-        for other in list(known):
-            match = next((one for one in left if key(one) == key(other)), None)
+    for key in (lambda finding: (finding.problem, finding.line), lambda finding: (finding.problem, base_name(finding.line))):
+        for other in list(unpaired):
+            match = next((finding for finding in unmatched if key(finding) == key(other)), None)
             if match is not None:
-                left.remove(match)
-                known.remove(other)
-    return left
+                unmatched.remove(match)
+                unpaired.remove(other)
+    return unmatched
 
 
 def _environment(before: RunReport, after: RunReport) -> dict[str, tuple[str | None, str | None]]:
@@ -196,4 +196,4 @@ def runs_json(runs: Sequence[RunSummary]) -> bytes:
 
 
 def _json(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, default=lambda one: one.value, separators=(",", ":")).encode()
+    return json.dumps(data, default=lambda member: member.value, separators=(",", ":")).encode()
