@@ -8,8 +8,8 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-# Subcommand → what it does, as its help begins. It is `command` of the module of that name below xla_debug.commands: imported if it is
-# called, and not to list it, since most of them bring more than a list of commands should wait for.
+# Subcommands with the first line of their help. Each is `command` of the module with its name below xla_debug.commands. A list of commands
+# imports none of these modules, since most of them take long to import.
 COMMANDS: dict[str, str] = {
     "run": "Run SCRIPT with ARGS, then say where its time went and what to change.",
     "report": "Show a run report.",
@@ -50,5 +50,5 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run it and exit; a wrong option or file is one line on stderr and exit code 2."""
+    """Run the command and exit; a wrong option or file is one line on stderr and exit code 2."""
     sys.exit(group.main(standalone_mode=True))

@@ -1,4 +1,4 @@
-"""A test's limit on compilations."""
+"""Limit the compilations of a block of code in a test."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class TooManyCompilesError(AssertionError):
 
 @contextmanager
 def assert_max_compiles(limit: int) -> Iterator[list[ProgramDifference]]:
-    """Lets the block compile at most `limit` programs; gives the list of why each was, which grows as they are.
+    """Let the block compile at most `limit` programs; gives a list that gets the reason of each compilation as it happens.
 
-    What was pending before is run first, so that it does not count.
-    Raises TooManyCompilesError when the block ends, unless it raised something itself, and ValueError for a negative limit.
+    Operations that are pending before the block run first, so that they do not count.
+    Raises TooManyCompilesError when the block ends, unless the block itself raised, and ValueError for a negative limit.
     """
     if limit < 0:
         raise ValueError(f"the limit of compilations is {limit}, must be at least 0")

@@ -1,7 +1,7 @@
-"""Two runs of a model compared: tensors saved by name and step, a file each, and where those of two folders differ.
+"""Compare two runs of a model: save tensors by name and step, one file each, and tell where the tensors of two folders differ.
 
-A file is that of torch.save, a ZIP archive, whose comment has the file's name and a checksum of all before the comment. torch.load passes
-over the comment.
+torch.save writes the files. They are ZIP archives, and their comment has the file's name and a checksum of all bytes before the comment.
+torch.load ignores the comment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xla_debug.regular_files import read_bytes
 from xla_debug.settings import MODELCMP_SAVEDIR
 
 _UNREADABLE = (EOFError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError)
-"""What torch.load raises for files that torch.save did not write."""
+"""Errors that torch.load raises for files that torch.save did not write."""
 _RTOL, _ATOL, _MAX_DIFFS = 1e-5, 1e-8, 25
 _FILE = re.compile(r"(?P<name>.+)\.(?P<step>\d+)\.(?P<ordinal>\d+)\.pt")
 _NO_COMMENT = b"\0\0"
@@ -37,7 +37,7 @@ _LONGEST_COMMENT = 500
 
 
 class _Saving:
-    """The folder of this process, and how often each replica has saved each name. Not of a thread: autograd calls hooks in its own."""
+    """This process's folder, and how often each replica has saved each name. Not per thread: autograd calls hooks in its own threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -49,14 +49,14 @@ _saving = _Saving()
 
 
 def configure(save_dir: str | os.PathLike[str] | None) -> None:
-    """Save tensors below `save_dir` from now on; None: where MODELCMP_SAVEDIR says. Steps count from 0 again."""
+    """Save tensors in `save_dir` from now on; None: in the folder that MODELCMP_SAVEDIR names. Steps count from 0 again."""
     with _saving.lock:
         _saving.folder = None if save_dir is None else Path(save_dir)
         _saving.saved.clear()
 
 
 def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
-    """Save a tensor as `name` at `step`: `torch.load(file, weights_only=True)` gives it on the CPU. Of several replicas each saves its own.
+    """Save a tensor as `name` at `step`, so that `torch.load(file, weights_only=True)` gives it on the CPU. Each replica saves its own.
 
     step: None for the number of tensors that were saved as `name` before. Does nothing where no folder is set.
     Raises ValueError for an empty name or a negative step, OSError if the file cannot be written.
@@ -72,12 +72,12 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
         _saving.saved[ordinal, name] += 1
     Path(folder).mkdir(parents=True, exist_ok=True)
     target = Path(folder) / f"{quote(name, safe='')}.{step_number}.{ordinal}.pt"
-    # A copy: a view would bring all that it is a view of into the file.
+    # A copy, since the file of a view would contain the whole storage.
     files.atomic_write_bytes(target, _with_checksum(tensor.detach().to("cpu", copy=True), target.name))
 
 
 def _with_checksum(tensor: torch.Tensor, name: str) -> bytes:
-    """The file of a tensor."""
+    """Make the bytes of a tensor's file, with the checksum in its comment."""
     buffer = io.BytesIO()
     torch.save(tensor, buffer)
     data = buffer.getvalue()
@@ -94,9 +94,9 @@ def _length_of(comment: bytes) -> bytes:
 def compare_tensors(
     tensor1: torch.Tensor, tensor2: torch.Tensor, rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
-    """Compare two tensors, in lines; empty if they are alike: equal shapes and dtypes, and |a - b| <= atol + rtol * |b| everywhere.
+    """List the differences of two tensors in lines; empty if shapes and dtypes are equal, and |a - b| <= atol + rtol * |b| everywhere.
 
-    NaN is like NaN. max_diffs: elements to show, at most.
+    NaN equals NaN. max_diffs: elements to show, at most.
     """
     lines = []
     if tensor1.dtype != tensor2.dtype:
@@ -109,7 +109,7 @@ def compare_tensors(
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, in the widest dtype of its kind."""
+    """Copy a tensor to the CPU in the widest dtype of its kind."""
     dtype = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else torch.int64
     return tensor.detach().cpu().to(dtype)
 
@@ -153,7 +153,7 @@ def _load(path: str | os.PathLike[str]) -> torch.Tensor:
 
 
 def _check(data: bytes, path: Path) -> None:
-    """Raise ValueError for a file that does not have the checksum, or the name, that its comment says. One of another program has none."""
+    """Raise ValueError if a file's checksum or name is not the one in its comment. Files of other programs have no such comment."""
     start = data.rfind(_MARK, max(0, len(data) - _LONGEST_COMMENT))
     if start < len(_NO_COMMENT):
         return
@@ -168,7 +168,7 @@ def _check(data: bytes, path: Path) -> None:
 def compare(
     dir1: str | os.PathLike[str], dir2: str | os.PathLike[str], rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
-    """Compare the tensors saved in two folders, by step, name and replica; empty if all are in both folders and alike.
+    """Compare the tensors saved in two folders, by step, name and replica; empty if both folders have equal tensors.
 
     max_diffs: elements to show of each tensor, at most. Raises ValueError for a folder that holds no saved tensors.
     """
@@ -186,7 +186,7 @@ def compare(
 
 
 def _saved_in(folder: Path) -> dict[tuple[int, str, int], Path]:
-    """The files of a folder by step, name and replica."""
+    """Find the files of a folder by step, name and replica."""
     matches = ((_FILE.fullmatch(path.name), path) for path in folder.glob("*.pt"))
     files_by_key = {(int(match["step"]), unquote(match["name"]), int(match["ordinal"])): path for match, path in matches if match}
     if not files_by_key:

@@ -32,14 +32,14 @@ _CAUSES = {
 
 
 def level() -> int:
-    """The level that the environment asks for: 0 nothing, 1 compilations, from 2 on executions, from 3 on what slows steps down."""
+    """Read from the environment what to explain: 0 nothing, 1 compilations, from 2 on executions, from 3 on what slows steps down."""
     requested = DEBUG_LEVEL.get()
     return requested if requested is not None else _ALL if DEBUG.get() else 0
 
 
 @functools.cache
 def install() -> None:
-    """Explain from now on what the environment asks for."""
+    """Start to explain what the environment asks for."""
     requested = level()
     target = DEBUG_FILE.get() or replica_output.STDERR
     analysis = Analysis(target, DEBUG_MAX_FRAME.get())
@@ -55,18 +55,18 @@ def install() -> None:
 class Analysis:
     """Writes a block of lines for each event to `target` (`replica_output.target_of_replica`), with at most `max_frames` Python frames.
 
-    What runs in eager mode has no cause, and is passed over.
+    Programs of eager mode have no cause, and are ignored.
     """
 
     def __init__(self, target: str, max_frames: int) -> None:
         self._target = target
         self._max_frames = max_frames
-        # By the line that asked for an execution and how many results it has: the frames, and where this replica writes. An execution
-        # may be announced when it is done, in a thread without the user's frames.
+        # (line that asked for an execution, number of its results) → (frames, this replica's target). Kept because the event of an
+        # execution may come when it is done, in a thread without the user's frames.
         self._asked: dict[tuple[str | None, int], tuple[tuple[str, ...], str]] = {}
 
     def compiled(self, event: events.CompileEvent) -> None:
-        """Explain a compilation, and how large the program's inputs and results are."""
+        """Explain a compilation, and state the sizes of the program's inputs and results."""
         if event.cause is None:
             return
         target = replica_output.target_of_replica(self._target)
@@ -78,7 +78,7 @@ class Analysis:
         replica_output.append(target, text + _block(Explained.COMPILED, sizes))
 
     def wrapper(self, graph: graph_abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
-        """Remember, in the thread that asks for an execution, who does."""
+        """Wrap a program to note the user's frames in the thread that asks for its execution."""
 
         def run(*arguments: Any) -> Any:
             frames = events.user_frames()

@@ -1,4 +1,4 @@
-"""`xla-debug env`: what a bug report needs."""
+"""`xla-debug env`: print the environment for a bug report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(as_json: bool) -> None:
 
 
 def _collected() -> dict[str, Any]:
-    """Collect the environment for a bug report; whatever is wrong with an installation is part of it, not the end of it."""
+    """Collect the environment for a bug report; errors of the installation become part of it."""
     problems: list[str] = []
 
     def attempt(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _collected() -> dict[str, Any]:
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        settings = attempt(environment.settings)  # before the devices start: that may choose the hardware, and set it
+        settings = attempt(environment.settings)  # before the devices start, since that may choose the hardware and set variables
         devices = attempt(_devices)
     problems += [str(warning.message) for warning in warned]
     return {
@@ -54,8 +54,8 @@ def _collected() -> dict[str, Any]:
 
 
 def _devices() -> dict[str, Any]:
-    """Kind of hardware, models and their number."""
-    import torch_xla  # noqa: F401 - as a program does: it finds the plugins, and which do not fit
+    """Describe the devices: their kind, count and models."""
+    import torch_xla  # noqa: F401 - as a program does: this finds the plugins, and warns of those that do not fit
     from xla_debug.core import process
 
     client = process.client()

@@ -38,7 +38,7 @@ def command(file: Path, form: str, output: str, number: int | None) -> None:
 
 
 def _text(file: Path, number: int | None) -> str:
-    """The text of the program that is asked for. Raises GraphTextError, file_io.Wrong."""
+    """Read the text of the chosen program. Raises GraphTextError, file_io.CommandError."""
     try:
         text = read_bytes(file).decode()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`xla-debug operators`: the device time of a profile by operator, module and line."""
+"""`xla-debug operators`: show a profile's device time by operator, module and line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(profile: Path, as_json: bool, most: int) -> None:
     PROFILE is a folder that torch_xla.debug.profiler.start_trace or trace wrote to, or a .xplane.pb file in it. Kernels into which several
     operators are fused count for the costliest; `fused` says how many others are in them, whose names --json has.
     """
-    # Here: these need jax.
+    # Imported here, since these need jax.
     from xla_debug.profiling.operator_times import operator_times
     from xla_debug.profiling.profile_file import ProfileFileError
 

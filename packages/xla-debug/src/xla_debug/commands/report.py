@@ -30,7 +30,7 @@ def command(paths: tuple[str, ...], html: str | None, json: str | None) -> None:
 
 
 def _one_run(processes: list[RunReport]) -> RunReport:
-    """The run report of all processes, which must be different replicas."""
+    """Merge the run reports of all processes, which must be different replicas."""
     ordinals = [replica.ordinal for report in processes for replica in report.replicas]
     repeated = next((ordinal for ordinal in ordinals if ordinals.count(ordinal) > 1), None)
     if repeated is not None:

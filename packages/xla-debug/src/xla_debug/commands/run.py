@@ -1,4 +1,4 @@
-"""`xla-debug run`: any script, unchanged, and its run report at the end."""
+"""`xla-debug run`: run any script, unchanged, and show its run report at the end."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def command(
 
 
 def _run(command_line: list[str], environment: dict[str, str]) -> int:
-    """Its exit code, 128 + N after signal N. An interrupt is the script's to handle: it gets the same from the terminal."""
+    """Run a script and return its exit code, 128 + N after signal N. The script handles an interrupt, which the terminal sends to both."""
     with subprocess.Popen(command_line, env=environment) as script:
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:

@@ -1,4 +1,4 @@
-"""`xla-debug trace`: the last steps of a run as a trace for Perfetto."""
+"""`xla-debug trace`: write the last steps of a run as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(paths: tuple[str, ...], output: str, profile: Path | None) -> None:
     compiling, loading, reads), the devices and the copies, each with the user's line.
     """
     report = merge(file_io.read_reports(paths))
-    # Here: these need jax.
+    # Imported here, since these need jax.
     from xla_debug.profiling.chrome_trace import encoded, trace_of_run
     from xla_debug.profiling.profile_file import ProfileFileError, kernels
 
