@@ -23,7 +23,7 @@ def write_to_trace_log(name: str, payload: str | Mapping[str, Any]) -> None:
 
 
 def profiler_session(host_level: int = 2, device_level: int = 1, python_level: int = 1) -> Any:
-    """Start to profile; the session's `stop` returns the profile as XLA encodes it. Raises RuntimeError if another profile is being made.
+    """Start a profile; the session's `stop` returns the profile as XLA encodes it. Raises RuntimeError if another profile is being made.
 
     `jax.profiler.start_trace` will not do: it writes to a folder, makes JSON as well, and starts the devices.
     """

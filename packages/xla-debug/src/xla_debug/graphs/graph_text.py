@@ -1,4 +1,4 @@
-"""Read back the text of a program (`abi.texts.graph_text`): what it computes, from what, and which of the user's lines asked for it."""
+"""Parse the text of a program (`abi.texts.graph_text`): its operations, their operands, and the user's lines that recorded them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class GraphTextError(ValueError):
-    """A text that is no program, or only part of one."""
+    """The text is no program, or only part of one."""
 
 
 class NodeKind(enum.Enum):
@@ -16,12 +16,12 @@ class NodeKind(enum.Enum):
 
     INPUT = "input"
     NUMBER = "number"
-    """A Python number that is given to each execution."""
+    """A Python number that is passed to each execution."""
     CONSTANT = "constant"
-    """A Python number that is compiled in."""
+    """A Python number that is compiled into the program."""
     OPERATION = "operation"
     RESULT = "result"
-    """One of the results of the operation above it, which has several."""
+    """One of several results of the operation above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class SavedGraph:
-    """A program. nodes: by slot; results: the slots of what it returns."""
+    """A program. nodes: by slot; results: the slots that it returns."""
 
     nodes: tuple[Node, ...]
     results: tuple[int, ...]
 
 
 _LEAF = re.compile(r"(?P<kind>input|number|constant|result) : (?P<shape>.+)")
-# The call ends at the last ")" that a shape follows; what it quotes may hold anything.
+# The call ends at the last ")" that a shape follows; quoted arguments may contain anything.
 _OPERATION = re.compile(r"(?P<text>.+\)) : (?P<shape>\w+\[[\d,]*\](?: on each device)?|\d+ results|None)(?:  # (?P<line>.+))?")
 _RETURN = re.compile(r"return(?: %\d+(?:, %\d+)*)?")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -59,7 +59,7 @@ _DIGITS = 9
 
 
 def parse(text: str) -> SavedGraph:
-    """The program that a text is of. Raises GraphTextError, naming the line, for anything else."""
+    """Parse the text of a program. Raises GraphTextError, naming the line, for any other text."""
     rows = text.rstrip().split("\n")
     if rows == [""]:
         raise GraphTextError("an empty text is no graph: save one with torch_xla.debug.graph_saver.save_tensors_graph")
@@ -93,7 +93,7 @@ def _node(index: int, row: str, earlier: list[Node]) -> Node:
 
 
 def _name(call: str) -> str:
-    """The name before the arguments; views have brackets in theirs, as in `xla.read.expand[(3,)]`."""
+    """Cut the name off before the arguments; names of views contain brackets, as in `xla.read.expand[(3,)]`."""
     depth = 0
     for index, character in enumerate(call):
         if character == "(" and not depth:
@@ -103,7 +103,7 @@ def _name(call: str) -> str:
 
 
 def _operation_above(index: int, earlier: list[Node]) -> int:
-    """The operation with several results that a result belongs to."""
+    """Find the slot of the operation above, to which a result belongs."""
     above = earlier[-1] if earlier else None
     if above is not None and above.kind is NodeKind.RESULT:
         return above.operands[0]

@@ -1,7 +1,7 @@
-"""Positions for the boxes of an acyclic graph, in layers: arrows go down, few cross, none runs through a box.
+"""Lay out an acyclic graph in layers: arrows go down, few cross, none runs through a box.
 
-The usual method in four steps: layers by longest path, positions for long arrows in the layers that they pass, an order within each
-layer by the mean position of neighbours, and coordinates as near to neighbours as that order allows.
+The usual method (Sugiyama's) in four steps: layers by longest path, positions for long arrows in the layers that they pass, an order
+within each layer by the mean position of neighbours, and coordinates as near to neighbours as that order allows.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Boxes in a layer, beyond which others go elsewhere if they can.
+# Boxes in a layer, beyond which further boxes go to another layer if they can.
 _WIDEST = 12
 _SWEEPS = 4
 
-# A box by its number, or what the arrows of a box need in a layer that they pass: (number, layer).
+# A box, or the place that the arrows of a box take in a layer that they pass: (box, layer).
 _Key = int | tuple[int, int]
 _Rows = list[list[_Key]]
 _Neighbours = Mapping[_Key, list[_Key]]
@@ -23,7 +23,7 @@ _Neighbours = Mapping[_Key, list[_Key]]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """layer: from the top, 0 first. x: of the middle, 0 being the left edge of all."""
+    """The place of a box or an arrow. layer: from the top, 0 first. x: its middle, from the left edge of the picture."""
 
     x: float
     layer: int
@@ -31,7 +31,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Layered:
-    """boxes: their positions. passed: where arrows go straight through a layer. lines: from each layer to the next."""
+    """A layout. boxes: their positions. passed: where arrows go straight through a layer. lines: from each layer to the next."""
 
     width: float
     layers: int
@@ -41,7 +41,7 @@ class Layered:
 
 
 def layered(boxes: Sequence[int], arrows: Sequence[tuple[int, int]], box_width: float, line_width: float) -> Layered:
-    """Position `boxes`, which come in an order where arrows go to later ones. Widths: what a box, and an arrow that passes by, needs."""
+    """Lay out `boxes`, ordered so that arrows go to later ones. box_width, line_width: of a box, and of an arrow that passes a layer."""
     layer_of = _layers(boxes, arrows)
     lines = _lines(arrows, layer_of)
     rows = _rows(boxes, lines, layer_of)
@@ -67,7 +67,7 @@ def layered(boxes: Sequence[int], arrows: Sequence[tuple[int, int]], box_width: 
 
 
 def _layers(boxes: Sequence[int], arrows: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """The layer of each box: below all that it takes, just above what first takes it, or further up where there is room."""
+    """Choose the layer of each box: below its sources and just above its targets, or further up where there is room."""
     sources: defaultdict[int, list[int]] = defaultdict(list)
     targets: defaultdict[int, list[int]] = defaultdict(list)
     for source, target in arrows:
@@ -88,7 +88,7 @@ def _layers(boxes: Sequence[int], arrows: Sequence[tuple[int, int]]) -> dict[int
 
 
 def _lines(arrows: Sequence[tuple[int, int]], layer_of: Mapping[int, int]) -> list[tuple[_Key, _Key]]:
-    """Arrows cut into lines from one layer to the next; those of one box share their way."""
+    """Cut arrows into lines from one layer to the next; the arrows of one box share lines."""
     lines: dict[tuple[_Key, _Key], None] = {}
     for source, target in arrows:
         passed: list[_Key] = [(source, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
@@ -107,7 +107,7 @@ def _rows(boxes: Sequence[int], lines: Sequence[tuple[_Key, _Key]], layer_of: Ma
 
 
 def _reorder(rows: _Rows, neighbours: _Neighbours) -> None:
-    """Sort each row by where its neighbours in the row before stand."""
+    """Sort each row by the mean position of each key's neighbours in the row before."""
     position: dict[_Key, float] = {key: index for row in rows for index, key in enumerate(row)}
     for row in rows:
         desired = {key: _mean(position, neighbours, key) for key in row}
@@ -116,7 +116,7 @@ def _reorder(rows: _Rows, neighbours: _Neighbours) -> None:
 
 
 def _mean(position: Mapping[_Key, float], neighbours: _Neighbours, key: _Key) -> float:
-    """The average position of a key's neighbours; its own if it has none."""
+    """Average the positions of a key's neighbours; its own position if it has none."""
     near = neighbours.get(key)
     return sum(position[other] for other in near) / len(near) if near else position[key]
 
@@ -133,10 +133,10 @@ def _coordinates(rows: _Rows, above: _Neighbours, below: _Neighbours, widths: Ma
 
 
 def _settle(row: Sequence[_Key], desired: Mapping[_Key, float], widths: Mapping[_Key, float], x: dict[_Key, float]) -> None:
-    """Put a row as near to `wanted` (least squares) as its order and its widths allow: neighbours that collide move as one."""
+    """Put a row as near to `desired` (least squares) as its order and widths allow: neighbours that collide move as one block."""
     offsets: list[float] = []
     width = 0.0
-    blocks: list[tuple[float, int]] = []  # (mean of what is wanted, less the offset; how many)
+    blocks: list[tuple[float, int]] = []  # (mean desired position minus offset, number of keys)
     for key in row:
         offsets.append(width + widths[key] / 2)
         width += widths[key]

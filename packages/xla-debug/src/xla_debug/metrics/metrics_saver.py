@@ -1,4 +1,4 @@
-"""The metrics report after each step, in a file."""
+"""Append the metrics report to a file after each step."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _report_count = _ReportCount()
 
 
 def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
-    """Append the report to a file, with the number of reports that this thread saved before; of several replicas each has its own file.
+    """Append the report to a file, with the number of reports that this thread saved before; each of several replicas has its own file.
 
-    metrics_file: a path, or STDERR or STDOUT; None: what XLA_METRICS_FILE says; nothing if it is unset.
+    metrics_file: a path, or STDERR or STDOUT; None: what XLA_METRICS_FILE says, or do nothing if it is unset.
     Raises OSError if the file cannot be written.
     """
     target = METRICS_FILE.get() if metrics_file is None else os.fspath(metrics_file)
@@ -36,7 +36,7 @@ def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
 
 @functools.cache
 def install() -> None:
-    """Let each step sync save the report on the local master."""
+    """Save the report at each step sync, on each host's master."""
     events.subscribe(_synced, events.SyncEvent)
 
 

@@ -1,4 +1,4 @@
-"""Traces in the Trace Event Format, which Perfetto and chrome://tracing open: JSON, times in microseconds."""
+"""Write traces in the Trace Event Format, which Perfetto and chrome://tracing open: JSON, times in microseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 
 class TraceEvents:
-    """Events to be written. base_ns: the moment that is 0 in the trace, in nanoseconds since the epoch."""
+    """Collects the events of a trace. base_ns: the moment that is 0 in the trace, in nanoseconds since the epoch."""
 
     def __init__(self, base_ns: int) -> None:
         self._base_ns = base_ns
@@ -22,16 +22,16 @@ class TraceEvents:
         self.events: list[Event] = []
 
     def microseconds(self, time_s: float) -> float:
-        """A moment since the epoch as the trace has it, to the nanosecond."""
+        """Convert seconds since the epoch to the trace's microseconds, to the nanosecond."""
         return (round(time_s * 1e9) - self._base_ns) / 1000
 
     def process(self, pid: int, name: str) -> None:
-        """Name a process; they are shown in the order of their numbers."""
+        """Name a process; viewers show processes in the order of their numbers."""
         self._describe("process_name", pid, 0, name=name)
         self._describe("process_sort_index", pid, 0, sort_index=pid)
 
     def thread(self, pid: int, tid: int, name: str) -> None:
-        """Name a row of a process; they are shown in the order of their numbers."""
+        """Name a row of a process; viewers show rows in the order of their numbers."""
         self._describe("thread_name", pid, tid, name=name)
         self._describe("thread_sort_index", pid, tid, sort_index=tid)
 
@@ -39,9 +39,9 @@ class TraceEvents:
         self.events.append({"ph": "M", "name": property_name, "pid": pid, "tid": tid, "args": args})
 
     def row(self, pid: int, tid: int, spans: Iterable[tuple[float, float, str, str, Event]]) -> None:
-        """Add what one row shows: start in seconds, milliseconds, name, category and what else is known of each.
+        """Add the spans of one row: start in seconds, milliseconds, name, category and further arguments of each.
 
-        What begins inside of another must end there: clocks of float seconds say otherwise by a microsecond.
+        A span that begins inside another is cut to end there: float seconds are off by up to a microsecond.
         """
         ends: list[float] = []
         for start_s, ms, name, category, args in sorted(spans, key=lambda span: (span[0], -span[1])):
@@ -55,14 +55,14 @@ class TraceEvents:
             )
 
     def arrow(self, pid: int, of: tuple[int, float], to: tuple[int, float]) -> None:
-        """An arrow from what one row shows at a moment to what another does: thread and seconds of each."""
+        """Add an arrow between two rows. of, to: thread and seconds of its ends."""
         flow = next(self._flows)
         for phase, (tid, time_s), binding in (("s", of, {}), ("f", to, {"bp": "e"})):
             point = {"pid": pid, "tid": tid, "ts": self.microseconds(time_s)}
             self.events.append({"ph": phase, "name": "launch", "cat": "launch", "id": flow, **point, **binding})
 
     def counter(self, pid: int, name: str, time_s: float, value: float) -> None:
-        """The value of a counter from a moment on."""
+        """Set the value of a counter from a moment on."""
         self.events.append({"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": self.microseconds(time_s), "args": {name: value}})
 
 
@@ -86,7 +86,7 @@ def _args(span: Span) -> Event:
 
 
 def trace_of_run(replicas: Sequence[Replica], kernels: Sequence[Kernel] = ()) -> Event:
-    """The trace of a run: each replica a process, with its last steps, compilations and memory; the kernels of a profile beside them."""
+    """Make the trace of a run: a process for each replica, with its last steps, compilations and memory; then a profile's kernels."""
     starts = [span.start_s for replica in replicas for span in replica.spans]
     starts += [compiled.start_s for replica in replicas for compiled in replica.compiles]
     starts += [kernel.start_ns * 1e-9 for kernel in kernels]
@@ -102,7 +102,7 @@ def trace_of_run(replicas: Sequence[Replica], kernels: Sequence[Kernel] = ()) ->
 
 
 def _earlier_compiles(replica: Replica) -> Iterator[Span]:
-    """Compilations before the last steps."""
+    """Yield the compilations before the last steps as spans."""
     first_s = min((span.start_s for span in replica.spans), default=float("inf"))
     for compiled in replica.compiles:
         if compiled.start_s + compiled.ms * 1e-3 <= first_s:
@@ -122,9 +122,9 @@ def _add_kernels(trace: TraceEvents, first_pid: int, kernels: Sequence[Kernel]) 
 
 
 def _side_by_side(overlapping: Iterable[Kernel]) -> list[list[Kernel]]:
-    """Kernels in as many rows as they need: a thread may begin one while another is not done, which is none inside of it."""
+    """Divide kernels among as many rows as they need: on one thread, kernels may overlap without one containing the other."""
     rows: list[list[Kernel]] = []
-    open_until: list[list[float]] = []  # in each row, the ends of what is not done
+    open_until: list[list[float]] = []  # for each row, the ends of the kernels that still run
     for kernel in sorted(overlapping, key=lambda item: (item.start_ns, -item.duration_ns)):
         end_ns = kernel.start_ns + kernel.duration_ns
         for ends in open_until:
@@ -147,5 +147,5 @@ def _of_kernel(kernel: Kernel) -> tuple[float, float, str, str, Event]:
 
 
 def encoded(trace: Event) -> bytes:
-    """A trace as JSON."""
+    """Encode a trace as JSON."""
     return json.dumps(trace, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")

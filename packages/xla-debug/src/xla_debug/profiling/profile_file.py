@@ -1,4 +1,4 @@
-"""Profiles as XLA writes them (`*.xplane.pb`): what ran on the devices and when, with the operator that each kernel comes from."""
+"""Read XLA's profiles (`*.xplane.pb`): the kernels that ran on the devices, when, and the operator that each comes from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STAT_ID, _UNSIGNED, _SIGNED, _BYTES = 1, 3, 4, 6
 _PROGRAMS = "/host:metadata"
 _SESSION = "Task Environment"
 _DEVICE = "/device:"
-_OPERATIONS = "XLA Ops"  # the line of a TPU's plane that has them; its others have the same time by step and by program
+_OPERATIONS = "XLA Ops"  # the line of a TPU's plane with operations; its other lines show the same time by step and by program
 _DONE = "end: "
 _TITLE = re.compile(r"(.*)\((\d+)\)")
 
@@ -35,9 +35,9 @@ class ProfileFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Something that ran on a device. start_ns: since the epoch. own_ns: its duration without that of kernels inside it, as loops have.
+    """A kernel that ran on a device. start_ns: since the epoch. own_ns: its duration without kernels inside it, which loops have.
 
-    name: of the instruction or kernel. program: the name of its module, `jit_train_step`. line: the thread or stream that ran it.
+    name: of the instruction or kernel. program: the name of its HLO module, `jit_train_step`. line: the thread or stream that ran it.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Kernel:
 
 
 def profile_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files of a profile: itself, or those of the newest one below a folder, one for each host. Raises ProfileFileError."""
+    """List the files of a profile: the file given, or those of the newest profile below a folder, one per host. Raises ProfileFileError."""
     target = Path(path)
     if target.is_file():
         return [target]
@@ -65,7 +65,7 @@ def profile_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def kernels(path: str | os.PathLike[str]) -> Iterator[Kernel]:
-    """What ran on the devices while a profile was taken. path: as of `profile_files`. Raises ProfileFileError."""
+    """Yield the kernels that ran on the devices during a profile. path: as for `profile_files`. Raises ProfileFileError."""
     for file in profile_files(path):
         try:
             data = read_bytes(file)
@@ -78,7 +78,7 @@ def kernels(path: str | os.PathLike[str]) -> Iterator[Kernel]:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """An event of a kernel, as its plane has it. done_ns: where it was done, if that is not where its event ends."""
+    """A kernel's event in its plane. number: the id of its program. done_ns: when its work was done, which may be after the event's end."""
 
     name: str
     program: str
@@ -90,7 +90,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _ProfiledProgram:
-    """A program of a profile. proto: encoded, nothing where the profile does not have it."""
+    """A program in a profile. proto: the encoded HLO, empty where the profile does not have it."""
 
     name: str
     number: int
@@ -98,7 +98,7 @@ class _ProfiledProgram:
 
 
 class _Profile:
-    """One file. metadata: its planes with what JAX's reader leaves out."""
+    """One file of a profile. metadata: its planes, decoded here, since JAX's reader leaves out their metadata."""
 
     def __init__(self, profile: Any, metadata: Mapping[str, Message]) -> None:
         self._planes = list(profile.planes)
@@ -107,14 +107,14 @@ class _Profile:
         self._origins: dict[int, dict[str, Origin]] = {}
 
     def kernels(self) -> Iterator[Kernel]:
-        """All of them, plane by plane, line by line."""
+        """Yield all kernels, plane by plane, line by line."""
         session = next((plane for plane in self._planes if plane.name == _SESSION), None)
         epoch_ns = 0.0 if session is None else float(dict(session.stats).get("profile_start_time", 0))
         for plane in self._planes:
             lines = list(plane.lines)
             lines = [line for line in lines if line.name == _OPERATIONS] or lines
             described = _described(self._metadata[plane.name]) if plane.name.startswith(_DEVICE) else None
-            events = [[event for event in line.events if not event.name.startswith("$")] for line in lines]  # without Python's
+            events = [[event for event in line.events if not event.name.startswith("$")] for line in lines]  # `$` begins Python frames
             done = {dict(event.stats).get("_c"): event.start_ns for group in events for event in group if event.name.startswith(_DONE)}
             for line, group in zip(lines, events, strict=True):
                 ordered = sorted(_events(group, described, done), key=lambda event: (event.start_ns, -event.duration_ns))
@@ -132,7 +132,7 @@ class _Profile:
                     )
 
     def _program(self, event: _Event) -> _ProfiledProgram:
-        """The program of an event; one of its name, where the profile does not say which."""
+        """Find the program of an event by its number, or else by its name."""
         named = (program for program in self._programs.values() if program.name == event.program)
         return self._programs.get(event.number) or next(named, _ProfiledProgram(event.program, event.number, b""))
 
@@ -144,9 +144,9 @@ class _Profile:
 
 
 def _events(events: Iterable[Any], described: Mapping[str, int] | None, done: Mapping[Any, float]) -> Iterator[_Event]:
-    """The events of kernels. described: the programs of the instructions of a device's plane, by the names of events; None for the host's.
+    """Yield the events of kernels. described: for a device's plane the program ids of instructions, by the names of events; else None.
 
-    done: when what an event began was done, by what joins the two.
+    done: when the work of an event was done, by the id that connects the two.
     """
     for event in events:
         stats = dict(event.stats)
@@ -161,7 +161,7 @@ def _events(events: Iterable[Any], described: Mapping[str, int] | None, done: Ma
 
 
 def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
-    """Each event of a thread, in order of start, with its time without that of the events inside."""
+    """Yield each event of a thread with its own time, without the events inside it. events: in order of start."""
     running: list[tuple[_Event, float]] = []
 
     def finished() -> tuple[_Event, float]:
@@ -169,7 +169,7 @@ def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
         if running:
             outer, ns = running[-1]
             running[-1] = outer, ns + event.duration_ns
-        late_ns = max(event.done_ns - event.start_ns - event.duration_ns, 0.0)  # other threads ended it
+        late_ns = max(event.done_ns - event.start_ns - event.duration_ns, 0.0)  # other threads finished the work
         return event, max(event.duration_ns - inside_ns, 0.0) + late_ns
 
     for event in events:
@@ -181,7 +181,7 @@ def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
 
 
 def _described(plane: Message) -> dict[str, int]:
-    """The numbers of the programs of those events of a plane whose metadata has them, by the names of the events."""
+    """Read the program ids that a plane's metadata gives for events, by the names of the events."""
     names = {}
     for entry in plane.parts(_STAT_METADATA):
         stat = Message(Message(entry).part(_VALUE))
@@ -197,7 +197,7 @@ def _described(plane: Message) -> dict[str, int]:
 
 
 def _programs(plane: Message) -> Iterator[_ProfiledProgram]:
-    """The programs of a profile."""
+    """Yield the programs of a profile."""
     for entry in plane.parts(_EVENT_METADATA):
         metadata = Message(Message(entry).part(_VALUE))
         title = _TITLE.fullmatch(metadata.text(_METADATA_NAME))

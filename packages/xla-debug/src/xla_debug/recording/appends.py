@@ -14,10 +14,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def appending_line(name: str, paths: Iterable[str]) -> str | None:
-    """`file:line` that adds to a container, of the first file that has one; None if none does.
+    """Find the `file:line` that adds to a container, in the first file that has one; None if none does.
 
-    name: of a variable, or of an attribute with its object, `history.losses`, which other code may know under another name. Of several
-    lines one in a loop comes first, then one in a function: what runs once does not grow.
+    name: of a variable, or of an attribute with its object, `history.losses`, which other code may know under another name. A line in a
+    loop is preferred, then one in a function: code that runs once does not make a container grow.
     """
     owner, _, last = name.rpartition(".")
     for path in dict.fromkeys(paths):
@@ -29,7 +29,7 @@ def appending_line(name: str, paths: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=64)
 def _found(name: str, node_type: type[ast.expr], path: str) -> list[tuple[int, int]]:
-    """(rank, line) of what adds to `name`, the best rank being 0."""
+    """List (rank, line) of the code that adds to `name`; 0 is the best rank."""
     try:
         tree = ast.parse(read_bytes(path))
     except (OSError, SyntaxError, ValueError):  # a notebook's cell, a file that has changed: the line stays unknown
@@ -49,7 +49,7 @@ def _found(name: str, node_type: type[ast.expr], path: str) -> list[tuple[int, i
 
 
 def _added_to(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions of the containers that a call or statement adds to."""
+    """Yield the expressions of the containers that a call or statement adds to."""
     match node:
         case ast.Call(func=ast.Attribute(value=container, attr=method)) if method in _ADDING:
             yield container
@@ -65,7 +65,7 @@ def _added_to(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _operands(value: ast.expr) -> Iterator[ast.expr]:
-    """The parts of a sum, or those that a list or tuple takes over whole."""
+    """Yield the terms of a sum, or the starred parts of a list or tuple."""
     match value:
         case ast.BinOp(left=left, right=right):
             yield from (left, right)
@@ -74,14 +74,14 @@ def _operands(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _root_container(container: ast.expr) -> ast.expr:
-    """`by_name` of `by_name["a"]`, for what it holds."""
+    """Strip subscripts: `by_name` of `by_name["a"]`."""
     while isinstance(container, ast.Subscript):
         container = container.value
     return container
 
 
 def _name(container: ast.expr) -> str | None:
-    """`losses` of `losses` and `self.losses`."""
+    """The last name of an expression: `losses` of `losses` and of `self.losses`."""
     match container:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

@@ -1,4 +1,4 @@
-"""Collect the core's events while a program runs, step by step; `replica` gives the sums as of now."""
+"""Collect the core's events step by step while a program runs; `replica` gives the sums up to now."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OVER_TIME = 512
 _LONGEST_TEXT = 200_000
 _MOST_COMPILES = 1_000
 _QUIET_STEPS = 16
-"""Steps without a compilation after which operations no longer keep their own lines."""
+"""Steps without a compilation, after which operations no longer keep their own lines."""
 
 Key = TypeVar("Key")
 
@@ -48,9 +48,9 @@ class _Total:
 
 
 class Collector(Listener):
-    """The events of this process. Subscribers run in the thread of the event; `replica` may be called from any.
+    """Collects the events of this process, each in the thread of the event; `replica` may be called from any thread.
 
-    keep_steps: each step waits for `take_steps`.
+    keep_steps: keep each step until `take_steps`.
     """
 
     def __init__(self, keep_steps: bool = False) -> None:
@@ -63,7 +63,7 @@ class Collector(Listener):
         self._lock = threading.Lock()
         self._steps = Steps(self.started_s, keep_each=keep_steps)
         self._step_thread: int | None = None
-        self._step = 0  # the one that is under way
+        self._step = 0  # the index of the current step
         self._next_check = self._last_compile = -1
         self._compiles: list[Compile] = []
         self._pending_syncs: deque[tuple[int, events.SyncEvent]] = deque()
@@ -90,16 +90,16 @@ class Collector(Listener):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has happened yet, perhaps because no device was needed."""
+        """Whether there was no event yet, perhaps because the process uses no device."""
         return not (self._step or self._compiles or self._transfers or self._syncs or self._pending_syncs)
 
     def live(self) -> list[Live]:
-        """The buffers on the devices when they were fullest, now included; the largest first."""
+        """The buffers at the time when devices held most, up to now; the largest first."""
         self._memory.take_snapshot()
         return self._memory.live
 
     def take_steps(self) -> list[MeasuredStep]:
-        """The steps that `replica` has added up since the last call, oldest first."""
+        """Remove and return the steps that `replica` has added up since the last call, oldest first."""
         measured = self._steps.each
         return [] if measured is None else [measured.popleft() for _ in range(len(measured))]
 
@@ -108,7 +108,7 @@ class Collector(Listener):
 
     def _compiled(self, event: events.CompileEvent) -> None:
         difference = self._known.explain(event)
-        # Before the lock, for which other threads' events would wait.
+        # Before taking the lock, since other threads' events would wait for it.
         text = texts.graph_text(event.graph) if event.num_nodes < 2_000 else ""
         with self._lock:
             if self._in_step_thread():
@@ -136,7 +136,7 @@ class Collector(Listener):
 
     def _executed(self, event: events.ExecuteEvent) -> None:
         self._steps.notes.append(event)
-        # No lock for each execution: deques take appends of several threads.
+        # No lock per execution: appends to a deque are thread-safe.
         if event.blocked_ns and self._in_step_thread():
             self._steps.notes.append(TimedEvent(Phase.WAITING, event.start_s, event.blocked_ns))
 
@@ -180,7 +180,7 @@ class Collector(Listener):
         total.add(ns, nbytes, step)
 
     def _steps_here(self) -> bool:
-        """Whether this thread's steps are the recorded ones: it was the first to step, or the first since that thread has ended."""
+        """Whether this thread's steps are recorded: it was the first thread to step, or the first since that one ended."""
         this_thread = threading.get_ident()
         if self._step_thread != this_thread:
             if self._step_thread is not None and any(thread.ident == self._step_thread for thread in threading.enumerate()):
@@ -189,25 +189,25 @@ class Collector(Listener):
         return True
 
     def _after_step(self, line: str | None) -> None:
-        """Check memory and whether programs still change: after a step that compiled, and at the steps that the monitor asks for."""
+        """Check memory, and whether programs still change, after a step that compiled and after the steps that the monitor asks for."""
         changing = self._last_compile >= WARM_UP and self._step - self._last_compile <= _QUIET_STEPS
         self._capture_lines(changing)
         start_s, start_ns = time.time(), time.perf_counter_ns()
         if self._memory.after_step(self._step):
             self._timeline.note_own_work(start_s, time.perf_counter_ns() - start_ns, line)
-            self._steps.notes.append(Restart(time.time()))  # the step need not pay for that
+            self._steps.notes.append(Restart(time.time()))  # that time does not count as the step's
         last_changing = self._last_compile + _QUIET_STEPS
         self._next_check = min(self._memory.next_step - 1, last_changing) if changing else self._memory.next_step - 1
 
     def _capture_lines(self, capture: bool) -> None:
-        """Let each recorded operation keep its own line while programs change, to say where they do; it costs time."""
+        """Let each operation keep its own line while programs change, to tell where they differ; this costs time."""
         if capture is not self._capturing_lines:
             self._capturing_lines = capture
             graph.capture_lines(capture)
 
     def _accumulate(self) -> None:
         """Add up the events that were only noted while the program ran."""
-        self._timeline.add_samples(self.sampler.samples.copy())  # which the next line takes away
+        self._timeline.add_samples(self.sampler.samples.copy())  # a copy, since the next line empties it
         self._steps.accumulate(self.sampler.samples)
         while self._pending_syncs:
             step, event = self._pending_syncs.popleft()
@@ -215,8 +215,8 @@ class Collector(Listener):
             self._add(self._syncs, (event.line, event.kind.value, cause), step, event.duration_ns)
 
     def replica(self, finished: bool) -> Replica:
-        """Everything so far."""
-        # Outside of the lock: events of the user's threads would wait for the garbage collector.
+        """Give the run report of this process up to now."""
+        # Outside the lock: else events of the user's threads would wait for the garbage collector.
         if finished:
             self._memory.take_snapshot()
         memory = self._memory.memory()

@@ -1,6 +1,6 @@
-"""What the environment says about OpenTelemetry: whether spans are wanted, and where they go.
+"""Read from the environment whether to make OpenTelemetry spans, and where they go.
 
-The variables are those of OpenTelemetry's specification. Its SDK reads what else there is: endpoints, headers, samplers, the resource.
+The variables are those of OpenTelemetry's specification. Its SDK reads the others: endpoints, headers, samplers, the resource.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _BY_PROTOCOL = {None: (_OTLP, "otlp_proto_http", "otlp_proto_grpc"), "grpc": ("o
 
 
 def spans_wanted(recorded: bool) -> bool:
-    """Whether this process, `recorded` or not, makes spans: if told to, or if it is recorded and an exporter is configured.
+    """Whether this process makes spans: if XLA_DEBUG_OPENTELEMETRY says so, or by default if it is recorded and an exporter is configured.
 
-    Raises ImportError if it is told to and the SDK is missing.
+    Raises ImportError if the variable asks for spans and the SDK is missing.
     """
     requested = settings.OPENTELEMETRY.get()
     if requested:
@@ -32,7 +32,7 @@ def spans_wanted(recorded: bool) -> bool:
 
 
 def provider_of_environment() -> TracerProvider | None:
-    """A provider with the exporters that OTEL_TRACES_EXPORTER names, OTLP if it is not set; None if it is `none`.
+    """Make a provider with the exporters that OTEL_TRACES_EXPORTER names, OTLP if it is not set; None if it is `none`.
 
     Raises ImportError for an exporter that is not installed.
     """
@@ -43,7 +43,7 @@ def provider_of_environment() -> TracerProvider | None:
     if exporter_names == ["none"]:
         return None
     exporters = [_exporter(name).load()() for name in exporter_names]
-    provider = TracerProvider(shutdown_on_exit=False)  # by who asked for it, after the last span
+    provider = TracerProvider(shutdown_on_exit=False)  # the owner shuts it down, after the last span
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

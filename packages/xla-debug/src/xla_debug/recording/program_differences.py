@@ -1,4 +1,4 @@
-"""Explain why a program was compiled: how it differs from the nearest one that was known."""
+"""Explain why a program was compiled: how it differs from the nearest known program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xla_debug.core import graph as graph_abi
 from xla_debug.run_report.schema import Change, ProgramDifference
 
 _COMPARED = 64
-"""The newest programs, with which a new one is compared."""
+"""How many of the newest programs a new one is compared with."""
 _SIMILAR = 0.5
 """Share of its operations that the nearest program must have for the two to be compared."""
 
@@ -23,7 +23,7 @@ _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 
 @dataclass(frozen=True, slots=True)
 class _CompiledProgram:
-    """A compiled program, as far as it is kept. operations: without the slots of their operands; users: of each input, its first."""
+    """The parts of a compiled program that are compared. users: the first user of each input."""
 
     line: str | None
     operations: tuple[graph_abi.Operation, ...]
@@ -38,11 +38,11 @@ class _CompiledProgram:
 
     @classmethod
     def of(cls, event: events.CompileEvent) -> _CompiledProgram:
-        """Read once: the graph itself is not kept."""
+        """Read the parts from the event's graph, which is not kept."""
         graph: graph_abi.Graph = event.graph
         operations = tuple(graph.operations())
         first_user: dict[int, graph_abi.Operation] = {}
-        # Backwards, so that the first user of a slot is the one that stays.
+        # Backwards, so that the first user of a slot remains.
         for operation in reversed(operations):
             first_user.update(dict.fromkeys(operation.operands, operation))
         inputs = tuple(graph.inputs())
@@ -68,10 +68,10 @@ class KnownPrograms:
         self._programs: deque[_CompiledProgram] = deque(maxlen=_COMPARED)
 
     def explain(self, event: events.CompileEvent) -> ProgramDifference:
-        """Compare the program of `event` with the nearest known one; it is known from now on."""
+        """Compare the program of `event` with the nearest known one, and add it to the known ones."""
         program = _CompiledProgram.of(event)
         with self._lock:
-            # The newest of those that are equally near: `max` keeps the first that it meets.
+            # Of equally near programs the newest: `max` keeps the first that it meets.
             nearest = max(reversed(self._programs), key=lambda known: _similarity(known, program), default=None)
             self._programs.append(program)
         if nearest is None or _similarity(nearest, program)[0] < _SIMILAR:
@@ -80,13 +80,13 @@ class KnownPrograms:
 
 
 def _similarity(known: _CompiledProgram, program: _CompiledProgram) -> tuple[float, bool, bool]:
-    """Share of operations that two programs have in common; of equal ones, that with the same inputs, at the same line, is nearer."""
+    """The share of operations that two programs have in common; then whether inputs are equal, then lines, to decide between equals."""
     common = (known.names & program.names).total()
     return common / max(known.names.total(), program.names.total(), 1), known.inputs == program.inputs, known.line == program.line
 
 
 def _difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference:
-    # From cause to effect: another operation also means other inputs, constants and results.
+    # From cause to effect: a changed operation also changes inputs, constants and results.
     difference = _operation_difference(old, new)
     if difference is None and len(old.inputs) == len(new.inputs):
         difference = _input_difference(old, new) or _argument_difference(old, new)
@@ -109,7 +109,7 @@ def _difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifferen
 
 
 def _kind(operation: graph_abi.Operation) -> str:
-    """Its name without the numbers that views have in theirs: `xla.read.select.int[0, 6]`."""
+    """An operation's name, with `#` for the numbers in names of views, such as `xla.read.select.int[0, 6]`."""
     return _NUMBER.sub("#", operation.name) if operation.name.startswith("xla.") else operation.name
 
 
@@ -118,7 +118,7 @@ def _name(operation: graph_abi.Operation | None) -> str:
 
 
 def _operation_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
-    """The first operation that only one of them has."""
+    """Describe the first operation that only one of the programs has."""
     pairs = zip_longest(map(_kind, old.operations), map(_kind, new.operations))
     index = next((index for index, (before, now) in enumerate(pairs) if before != now), None)
     if index is None:
@@ -138,7 +138,7 @@ def _operation_difference(old: _CompiledProgram, new: _CompiledProgram) -> Progr
 
 
 def _input_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
-    """The first input of another shape or dtype."""
+    """Describe the first input with another shape or dtype."""
     for index, (before, now) in enumerate(zip(old.inputs, new.inputs, strict=True)):
         if before != now:
             user = new.users[index]
@@ -168,7 +168,7 @@ def _advice_on_shape(before: list[int], now: list[int]) -> str:
 
 
 def _argument_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
-    """The first operation whose own arguments differ."""
+    """Describe the first operation whose arguments or operands differ."""
     for before, now in zip(old.operations, new.operations, strict=True):
         args_before, args = before.text.partition("->")[0], now.text.partition("->")[0]
         if args_before != args:

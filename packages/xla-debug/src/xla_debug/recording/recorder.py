@@ -1,4 +1,4 @@
-"""Record this process: started by the environment, written to a folder, and for TensorBoard, every two seconds and at the end."""
+"""Record this process, and write the recording to a folder and to TensorBoard every two seconds and at the end."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class RunRecorder:
         self._call_off: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin to collect, and to write every other second."""
+        """Start to collect events, and to write every two seconds."""
         self._collector.start()
         self._writer.start()
         self._call_off = process_end.register(self.finish)
 
     def finish(self) -> None:
-        """Stop, and write the last recording. Once."""
+        """Stop, and write the last recording; further calls do nothing."""
         self._call_off()
         if self._stopped.is_set():
             return
         self._stopped.set()
-        # Else it might write an unfinished recording over the last one.
+        # Wait for the thread: else it might write an unfinished recording over the last one.
         self._writer.join()
         self._collector.stop()
         self._remove()
@@ -61,12 +61,12 @@ class RunRecorder:
             self._write(finished=False)
 
     def _write(self, finished: bool) -> None:
-        # A recording asks for the devices, which would start them in a process that does not use any.
+        # A recording reads the devices, and would start them in a process that uses none.
         if self._collector.idle:
             return
         replica = self._collector.replica(finished)
         steps = self._collector.take_steps()
-        # The run itself need not end because a disk is full.
+        # A full disk must not end the run itself.
         if self._scalars is not None:
             try:
                 self._scalars.write(steps, replica.steps, replica.memory.devices)
@@ -108,9 +108,9 @@ class RunRecorder:
 
 @cache
 def start_recording(folder: Path | None, scalars: Path | None = None) -> RunRecorder:
-    """Record this process from now on, once: to `folder`, and for TensorBoard to the folder `scalars`.
+    """Record this process from now on to `folder`, and for TensorBoard to the folder `scalars`; only the first call starts a recorder.
 
-    Raises ImportError if there are to be scalars and tensorboard is not installed.
+    Raises ImportError if scalars are asked for and tensorboard is not installed.
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What host, devices and copies did in the last steps, span by span.
+"""Give the spans of what host, devices and copies did in the last steps.
 
-Each event leaves a few numbers in a ring; they become spans when they are asked for. Between the events of the thread that steps, samples
-say what it did: those at the same place of earlier steps too, since steps repeat and samples are few.
+Each event leaves a few numbers in a ring, which become spans on request. Between the events of the thread that runs the steps, samples
+tell what it did, also samples at the same place of earlier steps, since steps repeat and samples are few.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from xla_debug.recording.sampler import Sample
 from xla_debug.run_report.schema import DEVICE, HOST, TOOL, Phase, Span
 
 STEPS = 16
-"""Steps whose spans are given."""
+"""The number of last steps whose spans are given."""
 _MOST_SPANS = 3_000
 _MOST_EVENTS = 4_096
 _MOST_SAMPLES = 2_048
 _SHORTEST_S = 20e-6
-"""Less between two events is no span of its own."""
+"""The time between two events, from which it becomes a span."""
 _SHORTEST_WAIT_NS = 2_000
 _SLACK_S = 2e-6
-"""Clocks of float seconds are not finer."""
+"""The precision of times in float seconds."""
 _BETWEEN = {Phase.TRACING: "recording operations", Phase.LOADER: "loading data", Phase.PYTHON: "other Python code"}
 
 
 class _Noted(NamedTuple):
-    """An event without its buffers and graph, which would be kept. waits: nanoseconds that it waited at its start, and at its end."""
+    """An event without its buffers and graph, so as not to keep them alive. waits: nanoseconds that it waited at its start and end."""
 
     thread: int
     phase: str
@@ -47,12 +47,12 @@ class _Noted(NamedTuple):
 
     @property
     def end_s(self) -> float:
-        """When it ended."""
+        """The end in seconds since the epoch."""
         return self.start_s + self.duration_ns * 1e-9
 
 
 class _Gap(NamedTuple):
-    """Time of the thread that steps between two events. place: their lines, the same in each step."""
+    """The time between two events of the thread that steps. place: the lines of the two events, the same in each step."""
 
     start_s: float
     end_s: float
@@ -61,7 +61,7 @@ class _Gap(NamedTuple):
 
 @dataclass(slots=True)
 class _PlaceSamples:
-    """The samples of a phase at a place. moments: sum of how far into the gap they were, from 0 to 1."""
+    """The samples of a phase at a place. moments: the weighted sum of their positions in the gap, from 0 to 1."""
 
     weight: float = 0.0
     moments: float = 0.0
@@ -69,7 +69,7 @@ class _PlaceSamples:
 
 
 class SpanTimeline(Listener):
-    """The newest events of this process, from `start` to `stop`. `spans` may be called from any thread."""
+    """Keeps the newest events of this process, from `start` to `stop`. `spans` may be called from any thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,13 +77,13 @@ class SpanTimeline(Listener):
         self._samples: deque[Sample] = deque(maxlen=_MOST_SAMPLES)
 
     def add_samples(self, samples: Iterable[Sample]) -> None:
-        """Add samples of the thread that steps, oldest first; those that are known are left out."""
+        """Add samples of the thread that steps, oldest first, except those added before."""
         newest_s = self._samples[-1].time_s if self._samples else 0.0
         self._samples.extend(sample for sample in samples if sample.time_s > newest_s)
 
     def note_own_work(self, start_s: float, duration_ns: int, line: str | None) -> None:
-        """Note that this tool kept the calling thread, after the sync of a line."""
-        # With that line what comes next is at the same place as in other steps.
+        """Note that this tool worked in the calling thread, after the sync of a line."""
+        # It gets the sync's line, so that the next gap has the same place as in other steps.
         self._noted.append(_Noted(threading.get_ident(), TOOL, "xla-debug counts live buffers", start_s, duration_ns, line))
 
     def _compiled(self, event: events.CompileEvent) -> None:
@@ -119,7 +119,7 @@ class SpanTimeline(Listener):
             self._noted.append(_Noted(thread, Phase.WAITING.value, name, event.start_s, event.duration_ns, event.line))
 
     def spans(self, thread: int | None, steps: int | None = STEPS) -> list[Span]:
-        """What happened in the last steps, by start. thread: the one that steps. steps: how many; None: all that is kept."""
+        """List the spans of the last steps, by start. thread: the one that runs the steps. steps: how many; None: all that are kept."""
         noted = sorted(self._noted.copy(), key=lambda event: (event.start_s, -event.duration_ns))
         ends = sorted(event.end_s for event in noted if event.ends_step and event.thread == thread)
         begin_s = ends[-steps - 1] if steps is not None and len(ends) > steps else 0.0
@@ -135,7 +135,7 @@ def _program(event: events.CompileEvent | events.ExecuteEvent) -> str:
 
 
 def _host_spans(noted: Iterable[_Noted], thread: int | None) -> Iterator[Span]:
-    """The host's spans, those of waiting inside of others; and what is copied."""
+    """Make the spans of the host, with spans of waiting inside others, and the spans of copies."""
     thread_numbers: dict[int, int] = {}
     for event in noted:
         if event.track != HOST:
@@ -161,7 +161,7 @@ def _host_spans(noted: Iterable[_Noted], thread: int | None) -> Iterator[Span]:
 
 
 def _device_spans(noted: Iterable[_Noted]) -> Iterator[Span]:
-    """What ran on the devices: a program begins where the one before it ends."""
+    """Make the spans of the devices: a program begins no earlier than the one before it ends."""
     until: dict[str, float] = {}
     for event in noted:
         if event.track != HOST:
@@ -172,9 +172,9 @@ def _device_spans(noted: Iterable[_Noted]) -> Iterator[Span]:
 
 
 def _gap_spans(noted: Iterable[_Noted], thread: int | None, samples: Iterable[Sample], begin_s: float) -> Iterator[Span]:
-    """What the thread that steps did between its events from `begin_s` on, as samples at the same places say.
+    """Make spans of what the thread that steps did between its events from `begin_s` on, by samples at the same places.
 
-    Where there are none it recorded operations, the likeliest.
+    A gap without samples counts as recording operations, the likeliest.
     """
     gaps = list(_gaps(noted, thread))
     seen = _samples_by_place(gaps, samples)

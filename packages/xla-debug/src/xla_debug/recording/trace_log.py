@@ -1,4 +1,4 @@
-"""Every compiled program as an artifact of torch's trace log: `tlparse` shows them beside torch's own (`TORCH_TRACE=FOLDER`)."""
+"""Write every compiled program to torch's trace log (`TORCH_TRACE=FOLDER`), where `tlparse` shows it beside torch's own artifacts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def install() -> None:
 
 
 class _Writer:
-    """Writes two artifacts for each compilation: `xla_program_N`, its text, and `xla_compile_N`, why it was compiled and what it took."""
+    """Writes two artifacts for each compilation: `xla_program_N`, its text, and `xla_compile_N`, the reason and the measurements."""
 
     def __init__(self) -> None:
         self._known = KnownPrograms()

@@ -1,4 +1,4 @@
-"""Comparisons of runs as tables in the terminal."""
+"""Render comparisons of runs as tables in the terminal."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from xla_debug.run_report.run_comparison import MeasuredChange, MeasuredUnit, Ru
 from xla_debug.run_report.schema import Finding
 
 _NEGLIGIBLE = 0.01
-"""A change of less is none."""
+"""A smaller change counts as none."""
 _TEXTS = {MeasuredUnit.MS: duration, MeasuredUnit.BYTES: size, MeasuredUnit.COUNT: number, MeasuredUnit.SHARE: percent}
 _MORE_IS_BETTER = ("steps", "device at work")
-"""Measurements of which more is no loss."""
+"""Measurements whose growth is not shown as a loss."""
 
 
 def comparison_view(comparison: RunComparison, source_lines: SourceLines) -> Group:
-    """Two runs side by side: what got slower and by how much, and what else is different."""
+    """Render two runs side by side: what got slower and by how much, and what else differs."""
     names = [">before", ">after", ">change", ""]
     parts: list[RenderableType] = [*_headline(comparison)]
     parts += section("Where the step goes", "ms per step", ["phase", *names], [_row(change) for change in comparison.phases])
@@ -53,7 +53,7 @@ def _row(change: MeasuredChange) -> list[Cell]:
 
 
 def _change(change: MeasuredChange) -> tuple[Text, Text]:
-    """The change in its own unit and in percent."""
+    """Format a change in its own unit and in percent."""
     is_same = change.ratio is not None and abs(change.ratio) < _NEGLIGIBLE
     if not change.delta or is_same:
         return Text("same", "dim"), Text("")
@@ -74,7 +74,7 @@ def _findings(title: str, findings: Sequence[Finding], style: str, source_lines:
 
 
 def runs_table(rows: Sequence[RunSummary]) -> Group:
-    """Several runs in one table, the first one as the baseline."""
+    """Render several runs as one table, with the first one as the baseline."""
     first = rows[0].step_ms
     names = [plain(f"{rank}  {run.name}  ").append_text(plain(_about(run), "dim")) for rank, run in enumerate(rows, 1)]
     columns = [">#", ">steps", ">step", ">to first", ">device", ">compiles", ">reads", ">on CPU", ">peak"]

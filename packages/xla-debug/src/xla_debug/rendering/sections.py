@@ -1,6 +1,6 @@
-"""The sections of a run report in the terminal, each a table: compilations, syncs, copies, memory, and the lines that took host time.
+"""Render the sections of a run report as tables: compilations, syncs, copies, memory, and the lines that took host time.
 
-Of several replicas those rows that say the same are one, with the mean over the replicas.
+Equal rows of several replicas become one row, with the mean over the replicas.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Copied = TypeVar("Copied", Fallback, Transfer)
 def _section(
     title: str, replicas: Replicas, columns: list[str], groups: list[RowGroup[T]], row: Callable[[RowGroup[T]], list[Cell]]
 ) -> list[RenderableType]:
-    """A table with a row for each group, and where there are several replicas, which of them it is about."""
+    """Render a table with a row for each group, and with a column of replicas if there are several."""
     if len(replicas) == 1:
         return section(title, "", columns, [row(group) for group in groups])
     return section(title, "per replica", [*columns, "replicas"], [[*row(group), _ordinals(group.ordinals, replicas)] for group in groups])
@@ -88,7 +88,7 @@ def _syncs(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType
 def _copies(
     title: str, replicas: Replicas, columns: list[str], groups: list[RowGroup[Copied]], names: Callable[[Copied], list[Cell]]
 ) -> list[RenderableType]:
-    """A table of what moved data: the columns that name it, then how often, how much, how long."""
+    """Render a table of data movements: the columns that name them, then count, bytes and time."""
     return _section(
         title,
         replicas,
@@ -168,4 +168,4 @@ def _hot_lines(replicas: Replicas, source_lines: SourceLines) -> list[Renderable
 
 
 SECTIONS = (_compiles, _syncs, _fallbacks, _transfers, _devices, _live, _hot_lines)
-"""In the order in which they are shown."""
+"""The sections in the order in which they are shown."""

@@ -1,4 +1,4 @@
-"""Run reports in the terminal: what is wrong first, then the numbers behind it. Sections that would be empty are left out."""
+"""Render run reports in the terminal: problems first, then the numbers behind them. Empty sections are left out."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from xla_debug.run_report.excerpts import line_of_excerpt
 from xla_debug.run_report.schema import Bottleneck, Finding, Phase, Problem, Replica, RunReport
 
 _NEWEST_STEPS = 50
-"""Steps that are the present of a running job."""
+"""Newest steps whose median is a running job's present pace."""
 _MOST_COLUMNS = 8
-"""Replicas beside each other: as many as fit."""
+"""Replicas side by side, at most: so many fit."""
 _MARKED_SHARE = 0.1
-"""Of a replica's own work: a phase that takes so much longer than with the others is marked."""
+"""Share of a replica's own work by which a phase must exceed the median of all replicas to be marked."""
 
 
 def full_view(report: RunReport) -> Group:
@@ -57,7 +57,7 @@ def overview(report: RunReport) -> Group:
 
 
 def _head(report: RunReport, source_lines: SourceLines) -> Iterator[RenderableType]:
-    """The bottlenecks, the command and its pace."""
+    """Render the bottlenecks, the command and its pace."""
     bottlenecks = {replica.verdict for replica in report.replicas}
     for bottleneck in sorted(bottlenecks, key=lambda item: item.value):
         replicas = [replica for replica in report.replicas if replica.verdict is bottleneck]
@@ -76,7 +76,7 @@ def _head(report: RunReport, source_lines: SourceLines) -> Iterator[RenderableTy
 
 
 def _bottleneck(replicas: Sequence[Replica]) -> str:
-    """The bottleneck of these replicas, with its share of the step."""
+    """Describe the bottleneck of replicas that have the same one, with its share of the step."""
     bottleneck = replicas[0].verdict
     if bottleneck is Bottleneck.NOTHING:
         return Bottleneck.NOTHING.value
@@ -97,7 +97,7 @@ def _findings(report: RunReport, source_lines: SourceLines) -> Iterator[Renderab
 
 
 def _group(rank: int, group: list[Finding], source_lines: SourceLines) -> RenderableType:
-    """Findings of one kind: where and what each is, then what to do about all of them."""
+    """Render findings with the same advice: the line and text of each, then the advice."""
     parts: list[RenderableType] = []
     for finding in group:
         title = Text.assemble((f"{rank}. {finding.problem.value}" if finding is group[0] else "   and", "bold red"))
@@ -137,7 +137,7 @@ def _steps(report: RunReport) -> list[RenderableType]:
 
 
 def _side_by_side(replicas: list[Replica], phases: list[Phase]) -> list[RenderableType]:
-    """A column for each replica, in milliseconds per step; work that takes far longer than with the others is marked."""
+    """Render a column for each replica, in milliseconds per step; work that takes far longer than the median is marked."""
     slow = sorted(replicas, key=work_ms, reverse=True)[:_MOST_COLUMNS]
     shown = sorted(slow, key=lambda replica: replica.ordinal)
     cut = len(replicas) > _MOST_COLUMNS
@@ -156,7 +156,7 @@ def _side_by_side(replicas: list[Replica], phases: list[Phase]) -> list[Renderab
 
 
 def _environment(report: RunReport) -> list[RenderableType]:
-    """One paragraph of what a bug report needs."""
+    """Render the environment for a bug report in one paragraph."""
     environment = report.environment
     versions = [f"Python {environment.python}", *(f"{name} {version}" for name, version in environment.versions.items())]
     settings = [f"{name}={value}" for name, value in environment.settings.items()]

@@ -1,4 +1,4 @@
-"""Find what is worth changing in a replica's part of a run report. Each rule has a threshold."""
+"""Find the problems in a replica's part of a run report. Each rule has a threshold."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ WARM_UP = 3
 """Steps in which compilations are expected: parameters, then optimizer state, then numbers that change become inputs."""
 _RECOMPILES = 3
 _TURNS = 4
-"""Programs that one line asks for within a step: more than a function that reads twice, and is called with two shapes."""
+"""Programs that one line asks for within a step, from which it is a finding: a function that reads twice may be called with two shapes."""
 _FEWEST_STEPS = 5
 _FALLBACKS = 3
 _WAIT_SHARE = 0.05
-"""Of the run without compilations, spent waiting for values that one line reads."""
+"""Share of the run without compilations, spent waiting for values that one line reads."""
 _HOST_SHARE = 0.2
-"""Of the run without compilations, in loaders, or in other Python code of the user's."""
+"""Share of the run without compilations, spent in loaders, or in the user's other Python code."""
 _LEAST_MS = 200.0
-"""In those, so that a handful of samples is no finding."""
+"""Milliseconds in loaders or Python code, at least, so that a handful of samples is no finding."""
 
 _SLEEP = re.compile(r"\bsleep\s*\(")
 
@@ -40,18 +40,18 @@ _KINDS: Mapping[Change, Problem] = {
 
 
 def find_problems(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> list[Finding]:
-    """The findings of one replica, the costliest first. waits: line → steps in which it waited for a value, and how long in ms."""
+    """List the findings of one replica, the costliest first. waits: by line, the steps in which it waited for a value, and the ms in all."""
     rules = (_recompiles(replica), _turns(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica), _python(replica))
     return sorted((finding for rule in rules for finding in rule), key=lambda finding: -finding.cost_ms)
 
 
 def _without_compilations(replica: Replica) -> float:
-    """Milliseconds of the measured steps, in which compilations may have taken any time."""
+    """The milliseconds of the measured steps without compilations, which may have taken any time."""
     return sum(replica.phases_ms.values()) - replica.phases_ms.get(Phase.COMPILE.value, 0.0)
 
 
 def _recompiles(replica: Replica) -> Iterator[Finding]:
-    """One program after the other, for the same reason at the same line."""
+    """Find programs that are compiled again and again for the same kind of reason at the same line."""
     groups: dict[tuple[Problem, str | None], list[Compile]] = {}
     for compiled in replica.compiles:
         if compiled.difference.change is not Change.FIRST and compiled.step >= WARM_UP:
@@ -65,10 +65,10 @@ def _recompiles(replica: Replica) -> Iterator[Finding]:
 
 
 def _turns(replica: Replica) -> Iterator[Finding]:
-    """A loop that reads in each turn, without steps: one line asks for one program after the other, before any step ends."""
+    """Find loops without steps that read in each turn: one line asks for program after program before any step ends."""
     groups: dict[tuple[int, str | None], list[Compile]] = {}
     for compiled in replica.compiles:
-        if compiled.step < WARM_UP:  # later ones are found by their reasons
+        if compiled.step < WARM_UP:  # `_recompiles` finds later ones by their reasons
             groups.setdefault((compiled.step, compiled.line), []).append(compiled)
     for (_, line), group in groups.items():
         if line is not None and len(group) >= _TURNS:
@@ -78,7 +78,7 @@ def _turns(replica: Replica) -> Iterator[Finding]:
 
 
 def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator[Finding]:
-    """A value that is read in most turns of a loop: each read runs what is pending for it, or waits for the step."""
+    """Find values that are read in most turns of a loop: each read runs what is pending for it, or waits for the step."""
     turns = max((sync.count for sync in replica.syncs if sync.kind == "step"), default=0)
     if turns < _FEWEST_STEPS:
         return
@@ -87,7 +87,7 @@ def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator
     blocked = {sync.line: (sync.steps, sync.blocked_ms) for sync in replica.syncs if sync.kind == "read" and sync.line is not None}
     for line in dict.fromkeys((*blocked, *waits)):
         if line in fallback_lines:
-            continue  # the operator on the CPU is the finding
+            continue  # `_fallbacks` reports the operator on the CPU
         steps, ms = blocked.get(line, (0, 0.0))
         wait_steps, wait_ms = waits.get(line, (0, 0.0))
         often = 2 * steps >= turns
@@ -117,7 +117,7 @@ def _fallbacks(replica: Replica) -> Iterator[Finding]:
 
 
 def _loaders(replica: Replica) -> Iterator[Finding]:
-    """The devices wait for batches."""
+    """Find loaders for whose batches the devices wait."""
     host_time = _host_time(replica, Phase.LOADER)
     if host_time is not None:
         line, share = host_time
@@ -131,7 +131,7 @@ def _loaders(replica: Replica) -> Iterator[Finding]:
 
 
 def _python(replica: Replica) -> Iterator[Finding]:
-    """The devices wait for the user's own code, or for what it waits for."""
+    """Find the user's Python code for which the devices wait."""
     host_time = _host_time(replica, Phase.PYTHON)
     if host_time is not None:
         line, share = host_time
@@ -148,9 +148,9 @@ def _python(replica: Replica) -> Iterator[Finding]:
 
 
 def _host_time(replica: Replica, phase: Phase) -> tuple[str | None, str] | None:
-    """The line with most of a phase's time, and how much that phase takes; None if that is not worth a finding."""
+    """Find the line with most of a phase's time, and describe the phase's share; None if that is too small for a finding."""
     run_ms, ms = _without_compilations(replica), replica.phases_ms.get(phase.value, 0.0)
-    # What the host does while the device works costs nothing.
+    # Host time that overlaps with the device's work costs nothing.
     hidden = replica.verdict is Bottleneck.DEVICE
     if hidden or replica.measured_steps < _FEWEST_STEPS or ms < max(_HOST_SHARE * run_ms, _LEAST_MS):
         return None

@@ -1,6 +1,6 @@
-"""Compare runs by their reports: the same measurements of each, and what differs between two.
+"""Compare runs by their reports: take the same measurements of each, and list the differences between two.
 
-Fields are named as in the JSON files, which had `verdicts` and `figures` first."""
+Fields are named as in the JSON files, whose names `verdicts` and `figures` are older than this code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MeasuredUnit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChange:
-    """A measurement of two runs. Of several replicas it is the average; of memory the largest."""
+    """One measurement in two runs: the average over replicas, but for memory the largest."""
 
     name: str
     unit: MeasuredUnit
@@ -40,13 +40,13 @@ class MeasuredChange:
 
     @property
     def ratio(self) -> float | None:
-        """The change as a share of what it was; None from zero."""
+        """The change as a share of the value before; None if that is 0."""
         return self.delta / self.before if self.before else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The measurements of one run, of several replicas the average.
+    """The measurements of one run, averaged over replicas.
 
     verdicts: the bottlenecks; step_ms: the median step; peak: bytes of the device that held most.
     """
@@ -91,7 +91,7 @@ class RunComparison:
 
 
 def summarize(name: str, report: RunReport) -> RunSummary:
-    """The measurements of a run that is called `name`."""
+    """Take the measurements of a run that is called `name`."""
     replicas = report.replicas
 
     def mean(measure: Callable[[Replica], float]) -> float:
@@ -121,7 +121,7 @@ def summarize(name: str, report: RunReport) -> RunSummary:
 
 
 def _reads(replica: Replica) -> int:
-    """Copies to the host that the program asked for, not those for operators on the CPU."""
+    """Count the copies to the host that the program asked for, without those for operators on the CPU."""
     on_cpu = {row.line for row in replica.fallbacks}
     return sum(row.count for row in replica.transfers if row.direction == "from_device" and row.line not in on_cpu)
 
@@ -160,9 +160,9 @@ def _measurements(old: RunSummary, new: RunSummary) -> list[MeasuredChange]:
 
 
 def _unmatched(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
-    """The findings that others do not have: not at the same line, nor at another of the same file, since lines move."""
+    """List the findings that `others` lacks, at the same line or at another line of the same file, since lines move."""
     unmatched, unpaired = list(findings), list(others)
-    # All at the same line first, before one that has moved is taken for it.
+    # First pair those at the same line, before findings that have moved.
     for key in (lambda finding: (finding.problem, finding.line), lambda finding: (finding.problem, base_name(finding.line))):
         for other in list(unpaired):
             match = next((finding for finding in unmatched if key(finding) == key(other)), None)
@@ -173,7 +173,7 @@ def _unmatched(findings: Sequence[Finding], others: Sequence[Finding]) -> list[F
 
 
 def _environment(before: RunReport, after: RunReport) -> dict[str, tuple[str | None, str | None]]:
-    """The differences between the environments of the runs."""
+    """List the differences between the environments of the runs."""
     old, new = _environment_of(before), _environment_of(after)
     return {name: (old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)}
 
@@ -186,12 +186,12 @@ def _environment_of(report: RunReport) -> dict[str, str]:
 
 
 def comparison_json(comparison: RunComparison) -> bytes:
-    """A comparison as JSON: version 1, with its fields as they are here."""
+    """Write a comparison as JSON: version 1, with the fields of the dataclass."""
     return _json({"format": "xla-debug comparison", "version": 1, "slower": comparison.slower, **dataclasses.asdict(comparison)})
 
 
 def runs_json(runs: Sequence[RunSummary]) -> bytes:
-    """The measurements of several runs as JSON: version 1, with their fields as they are here."""
+    """Write the measurements of several runs as JSON: version 1, with the fields of the dataclass."""
     return _json({"format": "xla-debug runs", "version": 1, "runs": [dataclasses.asdict(run) for run in runs]})
 
 
