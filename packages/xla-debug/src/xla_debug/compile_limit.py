@@ -24,12 +24,12 @@ def assert_max_compiles(limit: int) -> Iterator[list[ProgramDifference]]:
     if limit < 0:
         raise ValueError(f"the limit of compilations is {limit}, must be at least 0")
     tensors.sync()
-    known = KnownPrograms()
+    known_programs = KnownPrograms()
     compiles: list[tuple[events.CompileEvent, ProgramDifference]] = []
     reasons: list[ProgramDifference] = []
 
     def compiled(event: events.CompileEvent) -> None:
-        reasons.append(known.explain(event))
+        reasons.append(known_programs.explain(event))
         compiles.append((event, reasons[-1]))
 
     end = events.subscribe(compiled, events.CompileEvent)
@@ -38,12 +38,12 @@ def assert_max_compiles(limit: int) -> Iterator[list[ProgramDifference]]:
     finally:
         end()
     if len(compiles) > limit:
-        rows = [_row(number, event, reason) for number, (event, reason) in enumerate(compiles, 1)]
+        rows = [_row(position, event, reason) for position, (event, reason) in enumerate(compiles, 1)]
         raise TooManyCompilesError("\n".join([f"{len(compiles)} programs were compiled, at most {limit} were allowed:", *rows]))
 
 
-def _row(number: int, event: events.CompileEvent, reason: ProgramDifference) -> str:
+def _row(position: int, event: events.CompileEvent, reason: ProgramDifference) -> str:
     line = f" ({reason.line})" if reason.line and reason.line != event.line else ""
     advice = f"\n     {reason.advice}" if reason.advice else ""
     program = f"{event.num_nodes} operations, {event.duration_ns * 1e-9:.2f} s, at {event.line or 'no line'}"
-    return f"  {number}. {program}: {reason.text}{line}{advice}"
+    return f"  {position}. {program}: {reason.text}{line}{advice}"

@@ -49,14 +49,14 @@ class SlowdownWarnings:
                     self._fallbacks[event.operator] = self._fallbacks.get(event.operator, 0) + 1
             elif isinstance(event, events.SyncEvent) and event.kind is events.SyncKind.STEP:
                 self._steps += 1
-                lines = [text for subject, number, text in self._problems() if self._is_news(subject, number)]
+                lines = [text for subject, measure, text in self._problems() if self._is_news(subject, measure)]
                 if lines:
                     replica_output.append(replica_output.target_of_replica(self._target), "".join(f"{PREFIX}{line}\n" for line in lines))
 
-    def _is_news(self, subject: str, number: float) -> bool:
-        if number < 2 * self._reported.get(subject, 0.0):
+    def _is_news(self, subject: str, measure: float) -> bool:
+        if measure < 2 * self._reported.get(subject, 0.0):
             return False
-        self._reported[subject] = number
+        self._reported[subject] = measure
         return True
 
     def _problems(self) -> Iterator[tuple[str, float, str]]:

@@ -70,7 +70,7 @@ def _print(collected: Mapping[str, Any]) -> None:
         ("System", {"Python": collected["python"], "platform": collected["platform"], "devices": device_text}),
         ("Versions", collected["versions"]),
         ("Settings", collected["settings"] or {"none": "all defaults"}),
-        ("Problems", {str(number): text for number, text in enumerate(collected["problems"], 1)}),
+        ("Problems", {str(position): text for position, text in enumerate(collected["problems"], 1)}),
     ):
         if not rows:
             continue

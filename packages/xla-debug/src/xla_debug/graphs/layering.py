@@ -142,8 +142,8 @@ def _settle(row: Sequence[_Key], desired: Mapping[_Key, float], widths: Mapping[
         width += widths[key]
         mean, count = desired[key] - offsets[-1], 1
         while blocks and blocks[-1][0] > mean:
-            other, more = blocks.pop()
-            mean, count = (mean * count + other * more) / (count + more), count + more
+            other_mean, other_count = blocks.pop()
+            mean, count = (mean * count + other_mean * other_count) / (count + other_count), count + other_count
         blocks.append((mean, count))
     starts = [mean for mean, count in blocks for _ in range(count)]
     x.update((key, start + offset) for key, start, offset in zip(row, starts, offsets, strict=True))

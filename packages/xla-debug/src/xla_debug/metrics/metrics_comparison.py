@@ -70,8 +70,8 @@ def _quantity(key: str, text: str, dehumanize: bool) -> tuple[str, float | str]:
     if size is not None:
         return f"{key}_mb", float(size[1]) * _BYTES[size[2]] / _BYTES["MB"]
     if duration is not None:
-        whole = sum(int(count) * ns for count, ns in zip(duration.groups("0")[:5], _NS.values(), strict=True))
-        return f"{key}_sec", (whole + round(float(duration[6]) * 1000)) / 10**9
+        coarse_ns = sum(int(count) * ns for count, ns in zip(duration.groups("0")[:5], _NS.values(), strict=True))
+        return f"{key}_sec", (coarse_ns + round(float(duration[6]) * 1000)) / 10**9
     return key, float(text)
 
 

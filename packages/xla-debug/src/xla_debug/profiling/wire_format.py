@@ -68,16 +68,16 @@ class Message:
 
     def numbers(self, field: int) -> list[int]:
         """The numbers in a repeated field, packed or not."""
-        found = []
+        numbers = []
         for value in self._fields.get(field, ()):
             if isinstance(value, int):
-                found.append(value)
+                numbers.append(value)
                 continue
             position = 0
             while position < len(value):
                 number, position = _varint_at(value, position)
-                found.append(number)
-        return found
+                numbers.append(number)
+        return numbers
 
     def parts(self, field: int) -> list[bytes]:
         """The values of a repeated field of bytes, texts or messages."""

@@ -133,7 +133,7 @@ class MemoryMonitor:
             return False
         self.next_step = 2 * step
         self.allocation_sites.count(step)
-        self._keep_largest(self.allocation_sites.live(), held=False)
+        self._keep_largest(self.allocation_sites.live(), with_holders=False)
         expected_s = self._last_snapshot_s or _SECONDS_PER_BLOCK * sys.getallocatedblocks()
         cheap = self._snapshot_s + expected_s <= _SNAPSHOT_SHARE * (time.perf_counter() - self._started)
         if cheap or self.finding is None and self.allocation_sites.growing():
@@ -145,17 +145,17 @@ class MemoryMonitor:
         begin = time.perf_counter()
         self.allocation_sites.update()
         buffers = metrics_abi.live_buffers()
-        self._keep_largest(buffers, held=True)
+        self._keep_largest(buffers, with_holders=True)
         growing = self.allocation_sites.growing()
         if growing:
             self.finding = self._explain(growing, buffers) or self.finding
         self._last_snapshot_s = time.perf_counter() - begin
         self._snapshot_s += self._last_snapshot_s
 
-    def _keep_largest(self, buffers: list[metrics_abi.LiveBuffer], held: bool) -> None:
-        """Keep the buffers if they have more bytes than any before, or as many and `held`: their containers are known."""
+    def _keep_largest(self, buffers: list[metrics_abi.LiveBuffer], with_holders: bool) -> None:
+        """Keep the buffers if they have more bytes than any before, or as many and `with_holders`: their containers are known."""
         total = sum(buffer.array.nbytes for buffer in buffers)
-        if total > self._largest_total or held and total == self._largest_total:
+        if total > self._largest_total or with_holders and total == self._largest_total:
             self._largest_total = total
             self.live = self._group(buffers)
 

@@ -40,7 +40,7 @@ _KINDS: Mapping[Change, Problem] = {
 
 
 def find_problems(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> list[Finding]:
-    """List the findings of one replica, the costliest first. waits: by line, the steps in which it waited for a value, and the ms in all."""
+    """List the findings of one replica, the costliest first. waits: by line, the steps in which it waited for a value, and ms in all."""
     rules = (_recompiles(replica), _turns(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica), _python(replica))
     return sorted((finding for rule in rules for finding in rule), key=lambda finding: -finding.cost_ms)
 

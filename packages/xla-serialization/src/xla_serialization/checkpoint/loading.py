@@ -84,8 +84,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def _checksum(self, entry: TensorEntry) -> str | None:
         """Compute the checksum of a tensor that will be mapped and verified; None for any other."""
-        (piece, *more) = entry.pieces
-        return None if more or self._expected_checksum(piece) is None else self._shard(piece).checksum(block_of(entry, piece))
+        (piece, *further) = entry.pieces
+        return None if further or self._expected_checksum(piece) is None else self._shard(piece).checksum(block_of(entry, piece))
 
     def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
         """Read `[name][index]` to the CPU, for slices without steps; no other part of the files is read.

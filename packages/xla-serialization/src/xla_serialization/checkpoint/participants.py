@@ -44,7 +44,7 @@ class Participants:
         failures = self.all_gather(None if failure is None else f"{type(failure).__name__}: {failure}")
         if failure is not None:
             raise failure
-        failed = [f"process {number}: {text}" for number, text in enumerate(failures) if text is not None]
+        failed = [f"process {index}: {text}" for index, text in enumerate(failures) if text is not None]
         if failed:
             raise CheckpointError(f"{consequence}, because of {'; '.join(failed)}")
 

@@ -86,9 +86,9 @@ def _refilled(tree: Tree, inside: Tree) -> Tree:
     return {kind: {**before, "items": inside} if isinstance(before, dict) else inside}
 
 
-def first_difference(one: Tree, other: Tree) -> str:
+def first_difference(tree: Tree, other: Tree) -> str:
     """Describe the place of the first value, in order, in which two trees differ."""
-    return where(_differing(one, other, ()))
+    return where(_differing(tree, other, ()))
 
 
 def _differing(tree: Tree, other: Tree, keys: tuple[str, ...]) -> tuple[str, ...]:
@@ -116,5 +116,5 @@ def _contents(tree: Tree) -> tuple[str, Tree]:
     return "a set" if kind in _UNORDERED else "a plain value", inside
 
 
-def _sides(here: Set[str], there: Set[str]) -> list[tuple[str, Set[str]]]:
-    return [("the checkpoint", there - here), ("what it is loaded into", here - there)]
+def _sides(own: Set[str], saved: Set[str]) -> list[tuple[str, Set[str]]]:
+    return [("the checkpoint", saved - own), ("what it is loaded into", own - saved)]

@@ -135,10 +135,10 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         try:
             with files.name_errors(self._path):
-                if kind is None:
+                if error_type is None:
                     os.fsync(self._fd)
         finally:
             os.close(self._fd)

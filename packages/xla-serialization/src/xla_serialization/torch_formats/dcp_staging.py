@@ -31,7 +31,7 @@ class SnapshotStager:
 
 
 def _copies(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return list(snapshot(FlatState(None, {str(number): tensor for number, tensor in enumerate(tensors)})).tensors.values())
+    return list(snapshot(FlatState(None, {str(index): tensor for index, tensor in enumerate(tensors)})).tensors.values())
 
 
 def _is_tensor(value: Any) -> bool:
