@@ -241,7 +241,7 @@ def _check_pieces(tensor: str, entry: TensorEntry, manifest: Manifest, path: str
         if not _inside(piece, entry.shape):
             extent = f"{shown(list(piece.shape))} at {shown(list(piece.offset))}"
             raise DamagedCheckpointError(f"{path}: a piece of {tensor} is outside it: {extent}")
-    if not _fill_tensor(entry):
+    if not _is_covered(entry):
         raise DamagedCheckpointError(f"{path}: the pieces of {tensor} overlap, or do not make it up")
 
 
@@ -253,7 +253,7 @@ def _inside(piece: Piece, shape: Shape) -> bool:
     )
 
 
-def _fill_tensor(entry: TensorEntry) -> bool:
+def _is_covered(entry: TensorEntry) -> bool:
     """Whether the pieces form a grid that fills the tensor."""
     nonempty = [piece for piece in entry.pieces if math.prod(piece.shape)]
     # There is nothing to cover, but readers take even an empty tensor from a piece.

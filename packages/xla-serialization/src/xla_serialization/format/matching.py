@@ -24,7 +24,7 @@ def matched(mine: Tree, theirs: Tree) -> Iterator[tuple[str, str]]:
 
 
 def _matched(mine: Tree, theirs: Tree, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    (my_kind, my_inside), (their_kind, their_inside) = _contents(mine), _contents(theirs)
+    (my_kind, my_inside), (their_kind, their_inside) = _kind_and_contents(mine), _kind_and_contents(theirs)
     if my_kind != their_kind:
         raise MismatchError(f"{where(keys)}: {their_kind} in the checkpoint, {my_kind} in what it is loaded into")
     if my_kind == "a tensor":
@@ -62,7 +62,7 @@ def _own_part(mine: Tree, theirs: Tree, process: int, count: int, keys: tuple[st
                 "xla_serialization.load, which gives a list of all"
             )
         return values[process]
-    (my_kind, my_inside), (their_kind, their_inside) = _contents(mine), _contents(theirs)
+    (my_kind, my_inside), (their_kind, their_inside) = _kind_and_contents(mine), _kind_and_contents(theirs)
     # Where the trees differ, `matched` says how.
     if my_kind == their_kind == "a mapping":
         my_items = {json.dumps(key): value for key, value in my_inside}
@@ -92,7 +92,7 @@ def first_difference(tree: Tree, other: Tree) -> str:
 
 
 def _differing(tree: Tree, other: Tree, keys: tuple[str, ...]) -> tuple[str, ...]:
-    (kind, inside), (other_kind, other_inside) = _contents(tree), _contents(other)
+    (kind, inside), (other_kind, other_inside) = _kind_and_contents(tree), _kind_and_contents(other)
     if kind == other_kind and kind in ("a mapping", "a sequence") and len(inside) == len(other_inside):
         for index, (first, second) in enumerate(zip(inside, other_inside, strict=True)):
             if first != second:
@@ -104,7 +104,7 @@ def _differing(tree: Tree, other: Tree, keys: tuple[str, ...]) -> tuple[str, ...
     return keys
 
 
-def _contents(tree: Tree) -> tuple[str, Tree]:
+def _kind_and_contents(tree: Tree) -> tuple[str, Tree]:
     """Name the kind of a tree for messages, and give its contents."""
     kind, inside = next(iter(tree.items())) if isinstance(tree, dict) else ("", tree)
     if kind in LEAVES:
