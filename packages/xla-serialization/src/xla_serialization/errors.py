@@ -1,4 +1,5 @@
 """Errors of checkpoints. Each subclasses the builtin that users of torch.save and torch.load catch. Nothing here imports torch.
+
 CheckpointError (Exception)
 ├── MissingCheckpointError (FileNotFoundError)  there is none in that place
 ├── DamagedCheckpointError (RuntimeError)       truncated, changed, or never one of ours; names file and tensor

@@ -18,6 +18,7 @@ from xla_serialization.errors import DamagedCheckpointError
 
 def open_file(path: Path, folder: int | None = None) -> BinaryIO:
     """Open a regular file to read. folder: descriptor of an open folder, in which the file's name is looked up instead of at its path.
+
     Raises DamagedCheckpointError for a folder, a pipe or a device, OSError.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for

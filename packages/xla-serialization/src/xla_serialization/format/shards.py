@@ -59,6 +59,7 @@ def ordered(blocks: Sequence[Block]) -> list[Block]:
 
 def header(blocks: Sequence[Block], offsets: Mapping[str, Shape] | None = None) -> bytes:
     """Make the bytes of a shard before its data. offsets: of blocks in their tensors, which it notes as torch.distributed.checkpoint does.
+
     Raises ValueError if no reader would take a header so large.
     """
     metadata = {"format": "pt"}

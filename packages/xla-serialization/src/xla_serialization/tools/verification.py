@@ -25,6 +25,7 @@ class Damage:
 
 def find_damage(path: str | os.PathLike[str], progress: Progress = no_progress) -> tuple[Manifest, list[Damage]]:
     """Read every piece of a checkpoint; gives the manifest, and the pieces that are not as they were written.
+
     Raises MissingCheckpointError, NewerCheckpointError, DamagedCheckpointError if the index itself is damaged, CheckpointError if
     the folder was saved to meanwhile, OSError.
     """
