@@ -39,7 +39,7 @@ def level() -> int:
 
 @functools.cache
 def install() -> None:
-    """Start to explain what the environment asks for."""
+    """Start explaining what the environment asks for."""
     requested = level()
     target = DEBUG_FILE.get() or replica_output.STDERR
     analysis = Analysis(target, DEBUG_MAX_FRAME.get())
