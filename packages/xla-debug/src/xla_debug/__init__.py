@@ -1,4 +1,4 @@
-"""See why a program on XLA devices is slow. Importing this costs nothing: what needs torch is imported at first use."""
+"""See why a program on XLA devices is slow. Importing this package is cheap: modules that need torch are imported at first use."""
 
 from __future__ import annotations
 

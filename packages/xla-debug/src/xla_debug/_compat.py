@@ -1,4 +1,4 @@
-"""The private names of torch and jax that this package cannot do without, each behind a name that says what it is for."""
+"""The private names of torch and jax that this package needs, each behind a function named for its purpose."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def trace_log_is_written() -> bool:
     """Whether torch writes its trace log, which `TORCH_TRACE=FOLDER` asks for and `tlparse` reads."""
     from torch._logging import _internal
 
-    # The handler that is always there writes nothing without a folder.
+    # torch always installs this handler; without a folder it writes nothing.
     return any(getattr(handler, "root_dir", handler) is not None for handler in _internal.trace_log.handlers)
 
 
 def write_to_trace_log(name: str, payload: str | Mapping[str, Any]) -> None:
-    """Write an artifact to torch's trace log: a text, or what becomes JSON."""
+    """Write an artifact to torch's trace log: a text as it is, a mapping as JSON."""
     from torch._logging._internal import trace_structured
 
     encoding = "string" if isinstance(payload, str) else "json"
@@ -23,9 +23,9 @@ def write_to_trace_log(name: str, payload: str | Mapping[str, Any]) -> None:
 
 
 def profiler_session(host_level: int = 2, device_level: int = 1, python_level: int = 1) -> Any:
-    """A profile that is being made; its `stop` gives it as XLA encodes it. Raises RuntimeError if another one is being made.
+    """Start a profile; the session's `stop` returns the profile as XLA encodes it. Raises RuntimeError if another profile is being made.
 
-    Not `jax.profiler.start_trace`, which writes to a folder, makes JSON of it too, and starts the devices.
+    `jax.profiler.start_trace` will not do: it writes to a folder, makes JSON as well, and starts the devices.
     """
     import jax
     from jax._src.lib import _profiler

@@ -8,8 +8,8 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-# Subcommand → what it does, as its help begins. It is `command` of the module of that name below xla_debug.commands: imported if it is
-# called, and not to list it, since most of them bring more than a list of commands should wait for.
+# Subcommands with the first line of their help. Each is `command` of the module with its name below xla_debug.commands. A list of commands
+# imports none of these modules, since most of them take long to import.
 COMMANDS: dict[str, str] = {
     "run": "Run SCRIPT with ARGS, then say where its time went and what to change.",
     "report": "Show a run report.",
@@ -24,15 +24,15 @@ COMMANDS: dict[str, str] = {
 }
 
 
-class _Lazy(click.Group):
+class _DebugCommands(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(f"xla_debug.commands.{name}").command
-        return found
+        command: click.Command = importlib.import_module(f"xla_debug.commands.{name}").command
+        return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -43,12 +43,12 @@ class _Lazy(click.Group):
         return [*begun, *click.Command.shell_complete(self, context, incomplete)]
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_DebugCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="xla-debug")
 def group() -> None:
     """See why a PyTorch program on XLA devices is slow."""
 
 
 def main() -> None:
-    """Run it and exit; a wrong option or file is one line on stderr and exit code 2."""
+    """Run the command and exit; a wrong option or file is one line on stderr and exit code 2."""
     sys.exit(group.main(standalone_mode=True))

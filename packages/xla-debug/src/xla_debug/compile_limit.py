@@ -1,4 +1,4 @@
-"""A test's limit on compilations."""
+"""Limit the compilations of a block of code in a test."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ class TooManyCompilesError(AssertionError):
 
 @contextmanager
 def assert_max_compiles(limit: int) -> Iterator[list[ProgramDifference]]:
-    """Lets the block compile at most `limit` programs; gives the list of why each was, which grows as they are.
+    """Let the block compile at most `limit` programs; gives a list that gets the reason of each compilation as it happens.
 
-    What was pending before is run first, so that it does not count.
-    Raises TooManyCompilesError when the block ends, unless it raised something itself, and ValueError for a negative limit.
+    Operations that are pending before the block run first, so that they do not count.
+    Raises TooManyCompilesError when the block ends, unless the block itself raised, and ValueError for a negative limit.
     """
     if limit < 0:
         raise ValueError(f"the limit of compilations is {limit}, must be at least 0")
     tensors.sync()
-    known = KnownPrograms()
-    found: list[tuple[events.CompileEvent, ProgramDifference]] = []
+    known_programs = KnownPrograms()
+    compiles: list[tuple[events.CompileEvent, ProgramDifference]] = []
     reasons: list[ProgramDifference] = []
 
     def compiled(event: events.CompileEvent) -> None:
-        reasons.append(known.explain(event))
-        found.append((event, reasons[-1]))
+        reasons.append(known_programs.explain(event))
+        compiles.append((event, reasons[-1]))
 
     end = events.subscribe(compiled, events.CompileEvent)
     try:
         yield reasons
     finally:
         end()
-    if len(found) > limit:
-        rows = [_row(number, event, why) for number, (event, why) in enumerate(found, 1)]
-        raise TooManyCompilesError("\n".join([f"{len(found)} programs were compiled, at most {limit} were allowed:", *rows]))
+    if len(compiles) > limit:
+        rows = [_row(position, event, reason) for position, (event, reason) in enumerate(compiles, 1)]
+        raise TooManyCompilesError("\n".join([f"{len(compiles)} programs were compiled, at most {limit} were allowed:", *rows]))
 
 
-def _row(number: int, event: events.CompileEvent, why: ProgramDifference) -> str:
-    line = f" ({why.line})" if why.line and why.line != event.line else ""
-    advice = f"\n     {why.advice}" if why.advice else ""
-    asked = f"{event.num_nodes} operations, {event.duration_ns * 1e-9:.2f} s, at {event.line or 'no line'}"
-    return f"  {number}. {asked}: {why.text}{line}{advice}"
+def _row(position: int, event: events.CompileEvent, reason: ProgramDifference) -> str:
+    line = f" ({reason.line})" if reason.line and reason.line != event.line else ""
+    advice = f"\n     {reason.advice}" if reason.advice else ""
+    program = f"{event.num_nodes} operations, {event.duration_ns * 1e-9:.2f} s, at {event.line or 'no line'}"
+    return f"  {position}. {program}: {reason.text}{line}{advice}"

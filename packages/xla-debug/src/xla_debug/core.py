@@ -1,4 +1,4 @@
-"""The core's ABI, its version checked: every module of this package takes the ABI's modules from here."""
+"""The core's ABI, with its version checked: every module of this package imports the ABI's modules from here."""
 
 from __future__ import annotations
 

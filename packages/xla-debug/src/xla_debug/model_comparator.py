@@ -1,7 +1,7 @@
-"""Two runs of a model compared: tensors saved by name and step, a file each, and where those of two folders differ.
+"""Compare two runs of a model: save tensors by name and step, one file each, and tell where the tensors of two folders differ.
 
-A file is that of torch.save, a ZIP archive, whose comment has the file's name and a checksum of all before the comment. torch.load passes
-over the comment.
+torch.save writes the files. They are ZIP archives, and their comment has the file's name and a checksum of all bytes before the comment.
+torch.load ignores the comment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xla_debug.regular_files import read_bytes
 from xla_debug.settings import MODELCMP_SAVEDIR
 
 _UNREADABLE = (EOFError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError)
-"""What torch.load raises for files that torch.save did not write."""
+"""Errors that torch.load raises for files that torch.save did not write."""
 _RTOL, _ATOL, _MAX_DIFFS = 1e-5, 1e-8, 25
 _FILE = re.compile(r"(?P<name>.+)\.(?P<step>\d+)\.(?P<ordinal>\d+)\.pt")
 _NO_COMMENT = b"\0\0"
@@ -37,7 +37,7 @@ _LONGEST_COMMENT = 500
 
 
 class _Saving:
-    """The folder of this process, and how often each replica has saved each name. Not of a thread: autograd calls hooks in its own."""
+    """This process's folder, and how often each replica has saved each name. Not per thread: autograd calls hooks in its own threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -50,7 +50,7 @@ _saving = _Saving()
 
 @budget()
 def configure(save_dir: str | os.PathLike[str] | None) -> None:
-    """Save tensors below `save_dir` from now on; None: where MODELCMP_SAVEDIR says. Steps count from 0 again."""
+    """Save tensors in `save_dir` from now on; None: in the folder that MODELCMP_SAVEDIR names. Steps count from 0 again."""
     with _saving.lock:
         _saving.folder = None if save_dir is None else Path(save_dir)
         _saving.saved.clear()
@@ -58,7 +58,7 @@ def configure(save_dir: str | os.PathLike[str] | None) -> None:
 
 @budget(compiles=None, reads=None)
 def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
-    """Save a tensor as `name` at `step`: `torch.load(file, weights_only=True)` gives it on the CPU. Of several replicas each saves its own.
+    """Save a tensor as `name` at `step`, so that `torch.load(file, weights_only=True)` gives it on the CPU. Each replica saves its own.
 
     step: None for the number of tensors that were saved as `name` before. Does nothing where no folder is set.
     Raises ValueError for an empty name or a negative step, OSError if the file cannot be written.
@@ -70,16 +70,16 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
         raise ValueError(f"a tensor is saved by a name and a step of at least 0, got {name!r} and {step}")
     ordinal = job.ordinal()
     with _saving.lock:
-        number = _saving.saved[ordinal, name] if step is None else step
+        step_number = _saving.saved[ordinal, name] if step is None else step
         _saving.saved[ordinal, name] += 1
     Path(folder).mkdir(parents=True, exist_ok=True)
-    target = Path(folder) / f"{quote(name, safe='')}.{number}.{ordinal}.pt"
-    # A copy: a view would bring all that it is a view of into the file.
+    target = Path(folder) / f"{quote(name, safe='')}.{step_number}.{ordinal}.pt"
+    # A copy, since the file of a view would contain the whole storage.
     files.atomic_write_bytes(target, _with_checksum(tensor.detach().to("cpu", copy=True), target.name))
 
 
 def _with_checksum(tensor: torch.Tensor, name: str) -> bytes:
-    """The file of a tensor."""
+    """Make the bytes of a tensor's file, with the checksum in its comment."""
     buffer = io.BytesIO()
     torch.save(tensor, buffer)
     data = buffer.getvalue()
@@ -97,9 +97,9 @@ def _length_of(comment: bytes) -> bytes:
 def compare_tensors(
     tensor1: torch.Tensor, tensor2: torch.Tensor, rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
-    """Compare two tensors, in lines; empty if they are alike: equal shapes and dtypes, and |a - b| <= atol + rtol * |b| everywhere.
+    """List the differences of two tensors in lines; empty if shapes and dtypes are equal, and |a - b| <= atol + rtol * |b| everywhere.
 
-    NaN is like NaN. max_diffs: elements to show, at most.
+    NaN equals NaN. max_diffs: elements to show, at most.
     """
     lines = []
     if tensor1.dtype != tensor2.dtype:
@@ -112,14 +112,14 @@ def compare_tensors(
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, in the widest dtype of its kind."""
-    kind = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else torch.int64
-    return tensor.detach().cpu().to(kind)
+    """Copy a tensor to the CPU in the widest dtype of its kind."""
+    dtype = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else torch.int64
+    return tensor.detach().cpu().to(dtype)
 
 
 def _differing(first: torch.Tensor, second: torch.Tensor, rtol: float, atol: float, max_diffs: int) -> list[str]:
-    kind = torch.promote_types(first.dtype, second.dtype)
-    first, second = first.to(kind), second.to(kind)
+    dtype = torch.promote_types(first.dtype, second.dtype)
+    first, second = first.to(dtype), second.to(dtype)
     unlike = ~torch.isclose(first, second, rtol=rtol, atol=atol, equal_nan=True)
     count = int(unlike.sum())
     if not count:
@@ -148,16 +148,16 @@ def _load(path: str | os.PathLike[str]) -> torch.Tensor:
     data = read_bytes(path)
     _check(data, Path(path))
     try:
-        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise ValueError(f"{os.fspath(path)} holds no tensor that torch.load can read: {error}") from error
-    if not isinstance(found, torch.Tensor):
-        raise ValueError(f"{os.fspath(path)} holds a {type(found).__name__}, not a tensor")
-    return found
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{os.fspath(path)} holds a {type(tensor).__name__}, not a tensor")
+    return tensor
 
 
 def _check(data: bytes, path: Path) -> None:
-    """Raise ValueError for a file that does not have the checksum, or the name, that its comment says. One of another program has none."""
+    """Raise ValueError if a file's checksum or name is not the one in its comment. Files of other programs have no such comment."""
     start = data.rfind(_MARK, max(0, len(data) - _LONGEST_COMMENT))
     if start < len(_NO_COMMENT):
         return
@@ -173,7 +173,7 @@ def _check(data: bytes, path: Path) -> None:
 def compare(
     dir1: str | os.PathLike[str], dir2: str | os.PathLike[str], rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
-    """Compare the tensors saved in two folders, by step, name and replica; empty if all are in both folders and alike.
+    """Compare the tensors saved in two folders, by step, name and replica; empty if both folders have equal tensors.
 
     max_diffs: elements to show of each tensor, at most. Raises ValueError for a folder that holds no saved tensors.
     """
@@ -182,21 +182,21 @@ def compare(
     for key in sorted({*first, *second}):
         step, name, ordinal = key
         if key not in first or key not in second:
-            found = f"only in {dir1 if key in first else dir2}\n"
+            difference = f"only in {dir1 if key in first else dir2}\n"
         else:
-            found = tensor_file_compare(first[key], second[key], rtol, atol, max_diffs)
-        if found:
-            text += f"{name}, step {step}, replica {ordinal}:\n" + "".join(f"  {line}\n" for line in found.splitlines())
+            difference = tensor_file_compare(first[key], second[key], rtol, atol, max_diffs)
+        if difference:
+            text += f"{name}, step {step}, replica {ordinal}:\n" + "".join(f"  {line}\n" for line in difference.splitlines())
     return text
 
 
 def _saved_in(folder: Path) -> dict[tuple[int, str, int], Path]:
-    """The files of a folder by step, name and replica."""
-    parts = ((_FILE.fullmatch(path.name), path) for path in folder.glob("*.pt"))
-    found = {(int(match["step"]), unquote(match["name"]), int(match["ordinal"])): path for match, path in parts if match}
-    if not found:
+    """Find the files of a folder by step, name and replica."""
+    matches = ((_FILE.fullmatch(path.name), path) for path in folder.glob("*.pt"))
+    files_by_key = {(int(match["step"]), unquote(match["name"]), int(match["ordinal"])): path for match, path in matches if match}
+    if not files_by_key:
         raise ValueError(f"{folder} holds no tensors that model_comparator.save wrote")
-    return found
+    return files_by_key
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,4 +1,4 @@
-"""What this package brings to the core: reports, and what the environment asks to be recorded, from before the devices start."""
+"""The core's plugin of this package: it brings reports, and starts the recordings that the environment asks for before devices start."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from xla_debug.recording import opentelemetry_environment
 
 
 def prepare() -> None:
-    """Start what the environment asks for, and load nothing else."""
-    if settings.SAVE_TENSORS_FILE.is_set():  # first: what it is given are the programs, and not what others put around them
+    """Start the recordings that the environment asks for, and import nothing else."""
+    if settings.SAVE_TENSORS_FILE.is_set():  # first, so that it gets the programs themselves, not other tools' wrappers of them
         from xla_debug.graphs import tensors_file
 
         tensors_file.install()

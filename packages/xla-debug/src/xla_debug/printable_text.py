@@ -1,8 +1,8 @@
-"""Text from elsewhere that a terminal only shows: files may come from anybody."""
+"""Make text from files that anybody may have written safe to show in a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """A text in which what is neither printable nor the end of a line is replaced by U+FFFD."""
+    """Replace characters that are neither printable nor a newline by U+FFFD."""
     return text if text.isprintable() else "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)

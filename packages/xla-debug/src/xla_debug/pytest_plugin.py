@@ -1,4 +1,4 @@
-"""For pytest: the fixture `assert_max_compiles`. Nothing is imported before a test asks for it."""
+"""The pytest fixture `assert_max_compiles`. Nothing is imported before a test asks for it."""
 
 from __future__ import annotations
 

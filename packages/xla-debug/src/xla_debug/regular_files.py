@@ -1,4 +1,4 @@
-"""Read files that may be anything: regular files only, so that nobody waits for a pipe or reads a device without an end."""
+"""Read files that anybody may name, but only regular files, so that no read waits for a pipe or goes on forever."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file, to read. Raises OSError, for a pipe, a device or a socket at once."""
+    """Open a regular file to read. Raises OSError, at once for a pipe, a device or a socket."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if stat.S_ISDIR(mode := os.fstat(fd).st_mode):
@@ -23,6 +23,6 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The contents of a regular file. Raises OSError as `open_regular`."""
+    """Read a regular file. Raises OSError as `open_regular`."""
     with open_regular(path) as file:
         return file.read()

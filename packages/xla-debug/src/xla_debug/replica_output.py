@@ -1,4 +1,4 @@
-"""Append text to a file of each replica, or to a standard stream."""
+"""Append text to this replica's file, or to a standard stream."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _lock = threading.Lock()
 
 
 def target_of_replica(target: str) -> str:
-    """`target` as this replica writes to it: a file of several replicas gets the number of each."""
+    """Give this replica's own target: with several replicas, a file's name gets the ordinal."""
     return target if target in (STDERR, STDOUT) or job.world_size() == 1 else f"{target}.{job.ordinal()}"
 
 
 def append(target: str, text: str) -> None:
-    """Add `text` to a stream or a file, in one piece. Raises OSError if the file cannot be written."""
+    """Append `text` to a stream or a file in one piece. Raises OSError if the file cannot be written."""
     with _lock:
         if target in (STDERR, STDOUT):
             print(text, end="", flush=True, file=sys.stderr if target == STDERR else sys.stdout)

@@ -1,4 +1,4 @@
-"""Reports as the core asks for them: this module is a `xla_core.abi.plugins.Reports`."""
+"""The reports that the core asks plugins for: this module is a `xla_core.abi.plugins.Reports`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hide what command lines and variables hold under the name of a secret, before it gets into a report. One rule for all of them."""
+"""Hide secrets in command lines, variables and texts, by their names, before these get into a report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _WORDS = frozenset(
     "KEY TOKEN SECRET PASSWORD PASSWD PASSPHRASE PWD CREDENTIAL AUTH AUTHORIZATION BEARER APIKEY ACCESSKEY SECRETKEY PRIVATEKEY "
     "AUTHTOKEN ACCESSTOKEN USERPASS COOKIE".split()
 )
-_MANY = frozenset(f"{word}S" for word in _WORDS)
+_PLURALS = frozenset(f"{word}S" for word in _WORDS)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # api_key, api-key, apiKey, API_KEY
 _LETTER = re.compile(r"^-[A-Za-z](?=[A-Za-z])")
 _NUMBER = re.compile(r"[+-]?\d{1,9}(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
-"""Behind the plural of a secret a count: `--max-tokens 512`."""
+"""A count, which is no secret behind a plural: `--max-tokens 512`."""
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
 _ASSIGNED = re.compile(r"([^=]*[^=\s])\s*=(?!=)(.*)", re.DOTALL)
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;&"'{}\[\]()]+)"""
@@ -24,53 +24,53 @@ _LITERAL = re.compile(
     r"""(?P<name>[A-Za-z_]\w*)(?P<between>["']?\]?\s*(?:(?::\s*[\w.|\[\] ]+)?=(?!=)|:)\s*)"""
     r"""(?P<value>[rbfuRBFU]{0,2}(["'])(?:[^\\]|\\.)*?(?:\4|$))"""
 )
-_OF_URL = re.compile(r"(?<=://)[^\s?#\"']*@|(?<![\w/@.-])[\w.+-]+:[^\s:@/][^\s@/]*@(?=[\w.-]+)")
+_URL_USER = re.compile(r"(?<=://)[^\s?#\"']*@|(?<![\w/@.-])[\w.+-]+:[^\s:@/][^\s@/]*@(?=[\w.-]+)")
 
 
 def is_secret(name: str) -> bool:
-    """Whether what stands under this name, of a variable or an argument, is nobody's business."""
+    """Whether a variable or argument with this name holds a secret."""
     words = _words(name)
-    return not words.isdisjoint(_WORDS) or not words.isdisjoint(_MANY)
+    return not words.isdisjoint(_WORDS) or not words.isdisjoint(_PLURALS)
 
 
 def hide_value(name: str, value: str) -> str:
-    """A value as it may be shown: hidden whole under the name of a secret, else without the secrets in it."""
+    """Hide a value that has the name of a secret, else only the secrets in its text."""
     return HIDDEN if _hides(name, value) else hide_in_text(value)
 
 
 def hide_in_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line as it may be shown.
+    """Hide the secrets of a command line.
 
-    Hidden are `--token=X`, `--token X`, `token=X`, `--env TOKEN=X`, `{"token": "X"}`, and who is named before the `@` of a URL. What has no
-    name, such as a second argument or `-pX`, stays.
+    Hides X in `--token=X`, `--token X`, `token=X`, `--env TOKEN=X`, `{"token": "X"}`, and the user before the `@` of a URL. Values without
+    a name, such as a second argument or `-pX`, stay.
     """
-    shown: list[str] = []
+    masked: list[str] = []
     option = ""  # the last one, as long as the arguments behind it may be its values
     for argument in arguments:
         if _OPTION.fullmatch(argument):
             option = "" if "=" in argument else argument.lstrip("-")
-            shown.append(_assignment(argument))
+            masked.append(_assignment(argument))
         elif option and _hides(option, argument):
-            shown.append(HIDDEN)
+            masked.append(HIDDEN)
             option = option if _is_plural(option) else ""
         else:
             option = ""
-            shown.append(_assignment(argument))
-    return shown
+            masked.append(_assignment(argument))
+    return masked
 
 
 def hide_in_text(text: str) -> str:
-    """A text without what it assigns to names of secrets, such as JSON, a header or a query, and without the users of URLs."""
-    return _NAMED.sub(_without_value, _OF_URL.sub(f"{HIDDEN}@", text))
+    """Hide the values that a text, such as JSON, a header or a query, gives to names of secrets, and the users of URLs."""
+    return _NAMED.sub(_without_value, _URL_USER.sub(f"{HIDDEN}@", text))
 
 
 def hide_in_source(line: str) -> str:
-    """A line of source without the literals that it gives to names of secrets: `token = "X"`, `login(password="X")`."""
-    return _LITERAL.sub(_without_value, _OF_URL.sub(f"{HIDDEN}@", line))
+    """Hide the literals that a line of source gives to names of secrets: `token = "X"`, `login(password="X")`."""
+    return _LITERAL.sub(_without_value, _URL_USER.sub(f"{HIDDEN}@", line))
 
 
 def _assignment(argument: str) -> str:
-    """One argument; of `name=value`, which may be nested (`--env=TOKEN=X`), the value as its name says."""
+    """Hide the secrets of one argument; in `name=value`, which may be nested (`--env=TOKEN=X`), by the name."""
     parts = _ASSIGNED.fullmatch(argument)
     if parts is None:
         return hide_in_text(argument)
@@ -79,7 +79,7 @@ def _assignment(argument: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Whether this is one name, and not a text with an `=` in it."""
+    """Whether the part of an argument before `=` is a name, not just any text."""
     return re.fullmatch(r"[+~-]*[\w.,/@-]+", text) is not None
 
 
@@ -93,9 +93,9 @@ def _hides(name: str, value: str) -> bool:
 
 def _is_plural(name: str) -> bool:
     words = _words(name)
-    return not words.isdisjoint(_MANY) and words.isdisjoint(_WORDS)
+    return not words.isdisjoint(_PLURALS) and words.isdisjoint(_WORDS)
 
 
 def _words(name: str) -> set[str]:
-    # The letter of an option that a name may follow at once: -DTOKEN=X.
+    # Also without the letter of an option that a name may follow at once: -DTOKEN=X.
     return {word.upper() for word in (*_WORD.findall(name), *_WORD.findall(_LETTER.sub("", name)))}

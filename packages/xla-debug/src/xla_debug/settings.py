@@ -1,4 +1,4 @@
-"""Every environment variable that this package reads, beside those of the core."""
+"""The environment variables that this package reads, besides the core's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device does, for the tools that watch a program: spans of OpenTelemetry, scalars for TensorBoard."""
+"""Report device work to tools that watch a program: spans for OpenTelemetry, scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["opentelemetry_spans", "tensorboard_scalars"]
 
 @contextmanager
 def opentelemetry_spans(tracer_provider: TracerProvider | None = None) -> Iterator[None]:
-    """Makes spans of compilations, executions, copies, syncs and fallbacks in the block, of all threads.
+    """Make OpenTelemetry spans of compilations, executions, copies, syncs and fallbacks of all threads during the block.
 
     Each is a child of the current span of the thread that asked for it, or of a span of its step. An execution that the device has not
-    finished at the end of the block has none. tracer_provider: where they go; None: to the one that the program has set.
+    finished at the end of the block gets no span. tracer_provider: where spans go; None: to the one that the program has set.
 
     Raises ImportError without opentelemetry-sdk, RuntimeError if there is no provider.
     """
@@ -44,15 +44,15 @@ def opentelemetry_spans(tracer_provider: TracerProvider | None = None) -> Iterat
 
 @contextmanager
 def tensorboard_scalars(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Writes the numbers of each step in the block to `folder/xla`, for TensorBoard; of several replicas to `folder/xla/replica-N`.
+    """Write scalars of each step in the block for TensorBoard, to `folder/xla`, or with several replicas to `folder/xla/replica-N`.
 
     Times in ms: of the step, the device, each phase of the host; compilations, reads, operators on the CPU; bytes moved; every two seconds
     bytes in use on each device. Raises ImportError without tensorboard.
     """
-    from xla_debug.recording.recorder import Recorder
+    from xla_debug.recording.recorder import RunRecorder
     from xla_debug.recording.tensorboard_scalars import Scalars
 
-    recorder = Recorder(None, Scalars(Path(folder)))
+    recorder = RunRecorder(None, Scalars(Path(folder)))
     recorder.start()
     try:
         yield

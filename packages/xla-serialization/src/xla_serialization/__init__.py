@@ -1,6 +1,6 @@
 """Checkpoints larger than host memory, never half-written: tensors in safetensors files, everything else in JSON (FORMAT.md).
 
-What they take is loaded when a name is first asked for: the core looks at this package whenever devices start.
+The modules behind a name are imported when it is first used: the core imports this package whenever devices start.
 """
 
 # ruff: noqa: F405 (the names of `public`)
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xla_serialization._version import __version__
 from xla_serialization.core import abi as _abi
 
-del _abi  # it checks that this core fits, and that `torch_xla` is ours, before anything else is taken
+del _abi  # importing it checks that this core fits, and that `torch_xla` is ours, before anything else is imported
 
 if TYPE_CHECKING:
     from xla_serialization.public import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Progress of a save or a load."""
+"""Report the progress of a save or a load."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ Progress = Callable[[int, int], None]
 
 
 class Meter:
-    """Adds up what is done, and reports it."""
+    """Adds up the bytes that are done, and reports the sum."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._done, self._total = 0, total
 
     def add(self, nbytes: int) -> None:
-        """So much more is done."""
+        """Count `nbytes` more as done, and report."""
         self._done += nbytes
         self._progress(self._done, self._total)
 
 
 def no_progress(done: int, total: int) -> None:
-    """For those who do not ask."""
+    """Report nothing: for callers that pass no `progress`."""
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
-    """A bar on stderr, for `progress=` of `save`, `load` and `load_into`; nothing is shown where stderr is no terminal."""
+    """Show a bar on stderr, for `progress=` of `save`, `load` and `load_into`; nothing is shown where stderr is no terminal."""
     from rich import progress as bars  # takes a while, and most programs show none
     from rich.console import Console
 
     console = Console(stderr=True)
     columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn())
-    with bars.Progress(*columns, bars.TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True) as shown:
-        task = shown.add_task(title, total=None)
+    with bars.Progress(*columns, bars.TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(title, total=None)
 
         def update(done: int, total: int) -> None:
-            shown.update(task, completed=done, total=total)
+            bar.update(task, completed=done, total=total)
 
         yield update

@@ -1,4 +1,4 @@
-"""The public names of this package, which `xla_serialization` shows."""
+"""The public names of this package, which `xla_serialization` imports on first use."""
 
 from xla_serialization.checkpoint.in_place import load_into as load_into
 from xla_serialization.checkpoint.loading import Checkpoint as Checkpoint

@@ -1,1 +1,1 @@
-"""The explanations that PT_XLA_DEBUG asks for: compilations, executions, what slows steps down."""
+"""Write the explanations that PT_XLA_DEBUG asks for: of compilations, executions, and slow steps."""

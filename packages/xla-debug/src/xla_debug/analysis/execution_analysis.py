@@ -32,53 +32,53 @@ _CAUSES = {
 
 
 def level() -> int:
-    """The level that the environment asks for: 0 nothing, 1 compilations, from 2 on executions, from 3 on what slows steps down."""
-    asked = DEBUG_LEVEL.get()
-    return asked if asked is not None else _ALL if DEBUG.get() else 0
+    """Read from the environment what to explain: 0 nothing, 1 compilations, from 2 on executions, from 3 on what slows steps down."""
+    requested = DEBUG_LEVEL.get()
+    return requested if requested is not None else _ALL if DEBUG.get() else 0
 
 
 @functools.cache
 def install() -> None:
-    """Explain from now on what the environment asks for."""
-    asked = level()
+    """Start explaining what the environment asks for."""
+    requested = level()
     target = DEBUG_FILE.get() or replica_output.STDERR
     analysis = Analysis(target, DEBUG_MAX_FRAME.get())
-    if asked >= _COMPILATIONS:
+    if requested >= _COMPILATIONS:
         events.subscribe(analysis.compiled, events.CompileEvent)
-    if asked >= _EXECUTIONS:
+    if requested >= _EXECUTIONS:
         graph_abi.register_wrapper(analysis.wrapper)
         events.subscribe(analysis.executed, events.ExecuteEvent)
-    if asked > _EXECUTIONS:
+    if requested > _EXECUTIONS:
         SlowdownWarnings(target).start()
 
 
 class Analysis:
     """Writes a block of lines for each event to `target` (`replica_output.target_of_replica`), with at most `max_frames` Python frames.
 
-    What runs in eager mode has no cause, and is passed over.
+    Programs of eager mode have no cause, and are ignored.
     """
 
     def __init__(self, target: str, max_frames: int) -> None:
         self._target = target
         self._max_frames = max_frames
-        # By the line that asked for an execution and how many results it has: the frames, and where this replica writes. An execution
-        # may be announced when it is done, in a thread without the user's frames.
+        # (line that asked for an execution, number of its results) → (frames, this replica's target). Kept because the event of an
+        # execution may come when it is done, in a thread without the user's frames.
         self._asked: dict[tuple[str | None, int], tuple[tuple[str, ...], str]] = {}
 
     def compiled(self, event: events.CompileEvent) -> None:
-        """Explain a compilation, and how large the program's inputs and results are."""
+        """Explain a compilation, and state the sizes of the program's inputs and results."""
         if event.cause is None:
             return
-        where = replica_output.target_of_replica(self._target)
+        target = replica_output.target_of_replica(self._target)
         graph: graph_abi.Graph = event.graph
         text = _block(Explained.COMPILATION, self._facts("Compilation Cause", event.cause, event, events.user_frames()))
-        inputs = sum(found.nbytes for found in graph.inputs())
+        inputs = sum(leaf.nbytes for leaf in graph.inputs())
         results = sum(graph.operand(slot).nbytes for slot in graph.outs)
         sizes = [f"Graph input size: {inputs / _GB:.6f} GB", f"Graph output size: {results / _GB:.6f} GB"]
-        replica_output.append(where, text + _block(Explained.COMPILED, sizes))
+        replica_output.append(target, text + _block(Explained.COMPILED, sizes))
 
     def wrapper(self, graph: graph_abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
-        """Remember, in the thread that asks for an execution, who does."""
+        """Wrap a program to note the user's frames in the thread that asks for its execution."""
 
         def run(*arguments: Any) -> Any:
             frames = events.user_frames()
@@ -92,9 +92,9 @@ class Analysis:
         """Explain an execution."""
         if event.cause is None:
             return
-        frames, where = self._asked[event.line, event.num_outputs]
+        frames, target = self._asked[event.line, event.num_outputs]
         explained = Explained.UNEXPECTED if event.cause is events.Cause.VALUE_READ else Explained.EXECUTION
-        replica_output.append(where, _block(explained, self._facts("Execution Cause", event.cause, event, frames)))
+        replica_output.append(target, _block(explained, self._facts("Execution Cause", event.cause, event, frames)))
 
     def _facts(
         self, heading: str, cause: events.Cause, event: events.CompileEvent | events.ExecuteEvent, frames: Sequence[str]

@@ -20,7 +20,7 @@ class Explained(enum.Enum):
     COMPILED = "Post Compilation Analysis"
     EXECUTION = "Execution Analysis"
     UNEXPECTED = "Unexpected Execution Analysis"
-    """An execution that only a value read asked for."""
+    """An execution caused by reading a value."""
 
 
 OPENING, CLOSING = "=" * 80, "-" * 80
@@ -32,9 +32,9 @@ _FRAME = re.compile(r"(\S.*) \((.+):(\d+)\)")
 
 @dataclass(frozen=True, slots=True)
 class FrameGroup:
-    """A call stack that asked for compilations or executions.
+    """A call stack that caused compilations or executions.
 
-    frames: `function (file:line)`, the innermost first. count: how often it asked. graphs: for how many distinct programs.
+    frames: `function (file:line)`, the innermost first. count: how many it caused. graphs: of how many distinct programs.
     """
 
     explained: Explained
@@ -44,7 +44,7 @@ class FrameGroup:
 
 
 def process_frames(fname: str | os.PathLike[str]) -> list[FrameGroup]:
-    """The call stacks in a file of PT_XLA_DEBUG_FILE, those that asked most often first.
+    """Read the call stacks in a file of PT_XLA_DEBUG_FILE, the most frequent first.
 
     Raises OSError for a file that cannot be read, ValueError for one that holds no such explanations.
     """
@@ -56,16 +56,16 @@ def process_frames(fname: str | os.PathLike[str]) -> list[FrameGroup]:
 
 
 def parse_frames(lines: Iterable[str]) -> list[FrameGroup]:
-    """The call stacks in lines of such a file, those that asked most often first; other lines are passed over."""
+    """Read the call stacks in lines of such a file, the most frequent first; other lines are ignored."""
     counts: Counter[tuple[Explained, tuple[str, ...]]] = Counter()
     hashes: dict[tuple[Explained, tuple[str, ...]], set[str]] = {}
     for explained, block in _blocks(lines):
         if FRAMES not in block:
-            continue  # about sizes
+            continue  # this block states sizes
         frames = tuple(line.strip() for line in block[block.index(FRAMES) + 1 :])
         counts[explained, frames] += 1
-        found = hashes.setdefault((explained, frames), set())
-        found.update(line.partition(HASH)[2] for line in block if HASH in line)
+        group_hashes = hashes.setdefault((explained, frames), set())
+        group_hashes.update(line.partition(HASH)[2] for line in block if HASH in line)
     return [FrameGroup(*key, count, len(hashes[key])) for key, count in counts.most_common()]
 
 
@@ -79,14 +79,14 @@ class Frame:
 
 
 def parse_frame_content(line: str) -> Frame | None:
-    """The frame that a line such as `  train (/home/me/train.py:17)` names, also behind the words of a block; None for another line."""
+    """Parse a frame from a line such as `  train (/home/me/train.py:17)`, also behind a block's prefix; None for any other line."""
     block = _LINE.fullmatch(line.rstrip("\n"))
-    found = _FRAME.fullmatch((block[2] if block else line).strip())
-    return None if found is None else Frame(found[1], found[2], int(found[3]))
+    frame = _FRAME.fullmatch((block[2] if block else line).strip())
+    return None if frame is None else Frame(frame[1], frame[2], int(frame[3]))
 
 
 def create_report(frames: Iterable[FrameGroup]) -> str:
-    """The text that says of each call stack what it asked for, how often, and for how many programs."""
+    """Write for each call stack what it caused, how often, and for how many programs."""
     return "".join(
         f"{group.explained.value}: {group.count} times, {group.graphs} programs\n{_indented(group.frames)}\n" for group in frames
     )
@@ -97,13 +97,13 @@ def _indented(frames: Iterable[str]) -> str:
 
 
 def _blocks(lines: Iterable[str]) -> list[tuple[Explained, list[str]]]:
-    """The blocks of an analysis: what is explained, and the lines of the explanation."""
+    """Split lines into the blocks of an analysis: the subject of each, and its lines."""
     blocks: list[tuple[Explained, list[str]]] = []
     is_open = False
     for line in lines:
         parts = _LINE.fullmatch(line.rstrip("\n"))
         if parts is None:
-            continue  # the stream may hold what others wrote
+            continue  # the stream may contain other output
         explained, text = Explained(parts[1]), parts[2]
         if text == OPENING:
             blocks.append((explained, []))

@@ -1,4 +1,4 @@
-"""Warn of what slows steps down, in one line as soon as it shows."""
+"""Warn, in one line each, of problems that slow steps down as soon as they show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALAR_READ = "aten::_local_scalar_dense"
 
 
 class SlowdownWarnings:
-    """Checks after each step; warns when a problem first shows, and again when its number has doubled."""
+    """Checks for problems after each step; warns when one first shows, and again when its measure has doubled."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -49,18 +49,18 @@ class SlowdownWarnings:
                     self._fallbacks[event.operator] = self._fallbacks.get(event.operator, 0) + 1
             elif isinstance(event, events.SyncEvent) and event.kind is events.SyncKind.STEP:
                 self._steps += 1
-                lines = [text for subject, number, text in self._problems() if self._is_news(subject, number)]
+                lines = [text for subject, measure, text in self._problems() if self._is_news(subject, measure)]
                 if lines:
                     replica_output.append(replica_output.target_of_replica(self._target), "".join(f"{PREFIX}{line}\n" for line in lines))
 
-    def _is_news(self, subject: str, number: float) -> bool:
-        if number < 2 * self._reported.get(subject, 0.0):
+    def _is_news(self, subject: str, measure: float) -> bool:
+        if measure < 2 * self._reported.get(subject, 0.0):
             return False
-        self._reported[subject] = number
+        self._reported[subject] = measure
         return True
 
     def _problems(self) -> Iterator[tuple[str, float, str]]:
-        """Yield each problem: its subject, a number, and the text."""
+        """Yield each problem: its subject, its measure, and the text."""
         steps = self._steps
         if steps >= _WARM_UP and self._compiles > _PER_STEP * steps:
             text = f"CompileTime: {self._compiles} compilations in {steps} steps; shapes or Python numbers change from step to step"

@@ -1,4 +1,4 @@
-"""`xla-debug compare`: several runs in one table."""
+"""`xla-debug compare`: show several runs in one table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xla-debug diff`: two runs side by side."""
+"""`xla-debug diff`: show two runs side by side."""
 
 from __future__ import annotations
 

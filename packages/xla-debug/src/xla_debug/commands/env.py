@@ -1,4 +1,4 @@
-"""`xla-debug env`: what a bug report needs."""
+"""`xla-debug env`: print the environment for a bug report."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from xla_debug.recording import environment
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for a bug report.")
 def command(as_json: bool) -> None:
     """Print versions, devices, the settings that differ from their defaults, and what is wrong with the installation."""
-    found = _found()
+    environment_found = _collected()
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(environment_found, indent=2))
     else:
-        _print(found)
+        _print(environment_found)
 
 
-def _found() -> dict[str, Any]:
-    """Collect the environment for a bug report; whatever is wrong with an installation is part of it, not the end of it."""
+def _collected() -> dict[str, Any]:
+    """Collect the environment for a bug report; errors of the installation become part of it."""
     problems: list[str] = []
 
     def attempt(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _found() -> dict[str, Any]:
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        settings = attempt(environment.settings)  # before the devices start: that may choose the hardware, and set it
+        settings = attempt(environment.settings)  # before the devices start, since that may choose the hardware and set variables
         devices = attempt(_devices)
     problems += [str(warning.message) for warning in warned]
     return {
@@ -54,23 +54,23 @@ def _found() -> dict[str, Any]:
 
 
 def _devices() -> dict[str, Any]:
-    """Kind of hardware, models and their number."""
-    import torch_xla  # noqa: F401 - as a program does: it finds the plugins, and which do not fit
+    """Describe the devices: their kind, count and models."""
+    import torch_xla  # noqa: F401 - as a program does: this finds the plugins, and warns of those that do not fit
     from xla_debug.core import process
 
     client = process.client()
     return {"kind": client.kind, "count": len(client.devices), "models": sorted({device.device_kind for device in client.devices})}
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def _print(collected: Mapping[str, Any]) -> None:
     console = Console()
-    devices = found["devices"]
-    shown = f"{devices['count']} × {devices['kind']} ({', '.join(devices['models'])})" if devices else "none"
+    devices = collected["devices"]
+    device_text = f"{devices['count']} × {devices['kind']} ({', '.join(devices['models'])})" if devices else "none"
     for title, rows in (
-        ("System", {"Python": found["python"], "platform": found["platform"], "devices": shown}),
-        ("Versions", found["versions"]),
-        ("Settings", found["settings"] or {"none": "all defaults"}),
-        ("Problems", {str(number): text for number, text in enumerate(found["problems"], 1)}),
+        ("System", {"Python": collected["python"], "platform": collected["platform"], "devices": device_text}),
+        ("Versions", collected["versions"]),
+        ("Settings", collected["settings"] or {"none": "all defaults"}),
+        ("Problems", {str(position): text for position, text in enumerate(collected["problems"], 1)}),
     ):
         if not rows:
             continue

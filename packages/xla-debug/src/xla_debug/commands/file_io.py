@@ -1,4 +1,4 @@
-"""Input and output of the subcommands: run reports and results in files; what is wrong is one line on stderr and exit code 2."""
+"""Input and output of the subcommands: run reports and results in files; an error is one line on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE = click.Path(dir_okay=False, allow_dash=True)
 
 
 class CommandError(click.ClickException):
-    """One line on stderr and exit code 2."""
+    """An error that click prints as one line on stderr; the exit code is 2."""
 
     exit_code = 2
 
@@ -32,13 +32,13 @@ def as_command_error() -> Iterator[None]:
 
 
 def read_reports(paths: Sequence[str | os.PathLike[str]]) -> list[RunReport]:
-    """The run reports in files."""
+    """Read the run reports in files."""
     with as_command_error():
         return [files.read(path) for path in paths]
 
 
 def write(data: bytes, path: str) -> None:
-    """Write a result to a file, which stderr names, or to stdout."""
+    """Write a result to stdout, or to a file whose path is then printed on stderr."""
     if path == "-":
         click.echo(data)
         return

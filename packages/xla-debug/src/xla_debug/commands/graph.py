@@ -28,17 +28,17 @@ def command(file: Path, form: str, output: str, number: int | None) -> None:
     try:
         text = _text(file, number)
         graph = graph_text.parse(text)
-        shown = {"text": lambda: f"{text.rstrip()}\n", "dot": lambda: drawing.dot(graph), "svg": lambda: drawing.svg(graph)}[form]()
+        rendered = {"text": lambda: f"{text.rstrip()}\n", "dot": lambda: drawing.dot(graph), "svg": lambda: drawing.svg(graph)}[form]()
     except graph_text.GraphTextError as error:
         raise file_io.CommandError(f"{file}: {error}") from error
     if output == "-":
-        click.echo(printable(shown), nl=False)
+        click.echo(printable(rendered), nl=False)
     else:
-        file_io.write(shown.encode(), output)
+        file_io.write(rendered.encode(), output)
 
 
-def _text(file: Path, number: int | None) -> str:
-    """The text of the program that is asked for. Raises GraphTextError, file_io.Wrong."""
+def _text(file: Path, index: int | None) -> str:
+    """Read the text of the chosen program. Raises GraphTextError, file_io.CommandError."""
     try:
         text = read_bytes(file).decode()
     except OSError as error:
@@ -47,21 +47,21 @@ def _text(file: Path, number: int | None) -> str:
         raise file_io.CommandError(f"{file}: not a text; give a saved graph or the JSON of a run report") from error
     if text.lstrip().startswith("{"):
         with file_io.as_command_error():
-            return _compiled(files.read(file), number)
-    if number is not None:
+            return _compiled(files.read(file), index)
+    if index is not None:
         raise graph_text.GraphTextError("one program, not a run report: leave out --compile")
     return text
 
 
-def _compiled(report: RunReport, number: int | None) -> str:
+def _compiled(report: RunReport, index: int | None) -> str:
     compiles = [compiled for replica in report.replicas for compiled in replica.compiles]
     if not compiles:
         raise graph_text.GraphTextError("the report of a run that compiled nothing")
-    if number is None and len(compiles) > 1:
+    if index is None and len(compiles) > 1:
         raise graph_text.GraphTextError(f"the report of {len(compiles)} compilations: choose one, --compile 0 to {len(compiles) - 1}")
-    if number is not None and number >= len(compiles):
-        raise graph_text.GraphTextError(f"no compilation {number} in this run report: it has {len(compiles)}, from 0 on")
-    text = compiles[number or 0].graph
+    if index is not None and index >= len(compiles):
+        raise graph_text.GraphTextError(f"no compilation {index} in this run report: it has {len(compiles)}, from 0 on")
+    text = compiles[index or 0].graph
     if not text:
-        raise graph_text.GraphTextError(f"the program of compilation {number or 0} was too large to be kept in the run report")
+        raise graph_text.GraphTextError(f"the program of compilation {index or 0} was too large to be kept in the run report")
     return text

@@ -1,4 +1,4 @@
-"""`xla-debug operators`: the device time of a profile by operator, module and line."""
+"""`xla-debug operators`: show a profile's device time by operator, module and line."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ def command(profile: Path, as_json: bool, most: int) -> None:
     PROFILE is a folder that torch_xla.debug.profiler.start_trace or trace wrote to, or a .xplane.pb file in it. Kernels into which several
     operators are fused count for the costliest; `fused` says how many others are in them, whose names --json has.
     """
-    # Here: these need jax.
+    # Imported here, since these need jax.
     from xla_debug.profiling.operator_times import operator_times
     from xla_debug.profiling.profile_file import ProfileFileError
 
     try:
-        found = operator_times(profile)
+        times = operator_times(profile)
     except ProfileFileError as error:
         raise file_io.CommandError(str(error)) from error
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
+        click.echo(json.dumps([dataclasses.asdict(operator) for operator in times], indent=2))
     else:
-        Console().print(_table(found, most))
+        Console().print(_table(times, most))
 
 
 def _table(times: Sequence[OperatorTime], most: int) -> Group:
-    total = sum(each.ms for each in times)
+    total = sum(time.ms for time in times)
     rows = [
         [
-            each.operator,
-            each.module,
-            each.line or "",
-            duration(each.ms),
-            percent(each.ms / total if total else 0.0),
-            number(each.count),
-            number(len(each.fused)) if each.fused else "",
+            time.operator,
+            time.module,
+            time.line or "",
+            duration(time.ms),
+            percent(time.ms / total if total else 0.0),
+            number(time.count),
+            number(len(time.fused)) if time.fused else "",
         ]
-        for each in times[:most]
+        for time in times[:most]
     ]
-    note = f"{duration(total)} on the devices, in {counted(sum(each.count for each in times), 'kernel')}"
-    shown = table(["operator", "module", "line", ">time", ">share", ">kernels", ">fused"], rows)
+    note = f"{duration(total)} on the devices, in {counted(sum(time.count for time in times), 'kernel')}"
+    body = table(["operator", "module", "line", ">time", ">share", ">kernels", ">fused"], rows)
     rest = [plain(f"and {len(times) - most} more: --most, or --json for all", "dim")] if len(times) > most else []
-    return Group(heading("Device time by operator", note), shown, *rest)
+    return Group(heading("Device time by operator", note), body, *rest)

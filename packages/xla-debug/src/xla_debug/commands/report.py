@@ -19,8 +19,8 @@ from xla_debug.run_report.schema import RunReport
 @click.option("--json", type=file_io.FILE, help="Write the run report as JSON.")
 def command(paths: tuple[str, ...], html: str | None, json: str | None) -> None:
     """Show a run report: FILE is what `xla-debug run --json FILE` wrote; several FILEs are the processes of one run."""
-    found = file_io.read_reports(paths)
-    report = found[0] if len(found) == 1 else _one_run(found)
+    reports = file_io.read_reports(paths)
+    report = reports[0] if len(reports) == 1 else _one_run(reports)
     if html:
         file_io.write(html_page(report).encode(), html)
     if json:
@@ -30,11 +30,11 @@ def command(paths: tuple[str, ...], html: str | None, json: str | None) -> None:
 
 
 def _one_run(processes: list[RunReport]) -> RunReport:
-    """The run report of all processes, which must be different replicas."""
+    """Merge the run reports of all processes, which must be different replicas."""
     ordinals = [replica.ordinal for report in processes for replica in report.replicas]
-    twice = next((ordinal for ordinal in ordinals if ordinals.count(ordinal) > 1), None)
-    if twice is not None:
+    repeated = next((ordinal for ordinal in ordinals if ordinals.count(ordinal) > 1), None)
+    if repeated is not None:
         raise file_io.CommandError(
-            f"two of the files hold replica {twice}, so they are of different runs; use `xla-debug diff` or `compare`"
+            f"two of the files hold replica {repeated}, so they are of different runs; use `xla-debug diff` or `compare`"
         )
     return merge(processes)

@@ -1,4 +1,4 @@
-"""`xla-debug run`: any script, unchanged, and its run report at the end."""
+"""`xla-debug run`: run any script, unchanged, and show its run report at the end."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def command(
     except OSError as error:
         raise file_io.CommandError(str(error)) from error
     try:
-        line = [sys.executable, *(["-m"] if module else []), script, *args]
-        code = _run(line, {**os.environ, **recording_environment(folder, opentelemetry, tensorboard)})
-        found = file_io.read_reports(files_in(folder))
-        if not found:
+        command_line = [sys.executable, *(["-m"] if module else []), script, *args]
+        exit_code = _run(command_line, {**os.environ, **recording_environment(folder, opentelemetry, tensorboard)})
+        reports = file_io.read_reports(files_in(folder))
+        if not reports:
             click.echo("xla-debug: the script used no XLA device: nothing was recorded", err=True)
-            sys.exit(code)
-        report = merge(found)
+            sys.exit(exit_code)
+        report = merge(reports)
         findings = with_excerpts(report.findings)  # those among replicas have none yet
         seconds = max(time.time() - started, 0.0)
-        shown = hide_in_arguments([script, *args])
-        report = replace(report, command=shown, started_s=started, seconds=seconds, exit_code=code, findings=findings)
+        masked = hide_in_arguments([script, *args])
+        report = replace(report, command=masked, started_s=started, seconds=seconds, exit_code=exit_code, findings=findings)
     finally:
         shutil.rmtree(folder)
     if tensorboard:
@@ -82,15 +82,15 @@ def command(
         file_io.write(files.to_json(report), json)
     if not html and not json:
         Console(stderr=True).print(full_view(report))
-    sys.exit(code)
+    sys.exit(exit_code)
 
 
-def _run(line: list[str], environment: dict[str, str]) -> int:
-    """Its exit code, 128 + N after signal N. An interrupt is the script's to handle: it gets the same from the terminal."""
-    with subprocess.Popen(line, env=environment) as script:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _run(command_line: list[str], environment: dict[str, str]) -> int:
+    """Run a script and return its exit code, 128 + N after signal N. The script handles an interrupt, which the terminal sends to both."""
+    with subprocess.Popen(command_line, env=environment) as script:
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            code = script.wait()
+            exit_code = script.wait()
         finally:
-            signal.signal(signal.SIGINT, before)
-    return code if code >= 0 else 128 - code
+            signal.signal(signal.SIGINT, handler)
+    return exit_code if exit_code >= 0 else 128 - exit_code

@@ -1,4 +1,4 @@
-"""`xla-debug settings`: every environment variable that the installed packages read."""
+"""`xla-debug settings`: list every environment variable that the installed packages read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADER = ("Variable", "Default", "What it does", "Must be")
 @click.option("--markdown", "as_markdown", is_flag=True, help="As a page in Markdown.")
 def command(as_markdown: bool) -> None:
     """List the environment variables that the installed packages read."""
-    from xla_debug.core import abi  # here, for it brings torch and jax, which --help does without
+    from xla_debug.core import abi  # here, since it imports torch and jax, which --help does not need
 
     settings = abi.settings.installed_settings()
     if as_markdown:
@@ -37,7 +37,7 @@ def command(as_markdown: bool) -> None:
 
 
 def markdown(settings: Mapping[str, Sequence[abi.settings.Setting[Any]]]) -> str:
-    """The page of `docs/settings.md`. settings: by name of the distribution."""
+    """Write the page of `docs/settings.md`. settings: by name of the distribution."""
     lines = [
         "# Settings",
         "",
@@ -56,7 +56,7 @@ def markdown(settings: Mapping[str, Sequence[abi.settings.Setting[Any]]]) -> str
 
 
 def _default(setting: abi.settings.Setting[Any]) -> str:
-    """The default as one would write it into the environment; empty where there is none."""
+    """Write a default as the environment would hold it; empty where there is none."""
     value = setting.default
     if isinstance(value, bool):
         return str(int(value))

@@ -1,4 +1,4 @@
-"""`xla-debug trace`: the last steps of a run as a trace for Perfetto."""
+"""`xla-debug trace`: write the last steps of a run as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def command(paths: tuple[str, ...], output: str, profile: Path | None) -> None:
     compiling, loading, reads), the devices and the copies, each with the user's line.
     """
     report = merge(file_io.read_reports(paths))
-    # Here: these need jax.
+    # Imported here, since these need jax.
     from xla_debug.profiling.chrome_trace import encoded, trace_of_run
     from xla_debug.profiling.profile_file import ProfileFileError, kernels
 
     if not any(replica.spans for replica in report.replicas):
         raise file_io.CommandError("the run report holds no steps to show: record the run again with this xla-debug")
     try:
-        ran = list(kernels(profile)) if profile is not None else []
+        profiled = list(kernels(profile)) if profile is not None else []
     except ProfileFileError as error:
         raise file_io.CommandError(str(error)) from error
-    file_io.write(encoded(trace_of_run(report.replicas, ran)), output)
+    file_io.write(encoded(trace_of_run(report.replicas, profiled)), output)

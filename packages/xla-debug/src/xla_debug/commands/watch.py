@@ -1,4 +1,4 @@
-"""`xla-debug watch`: a running job in the terminal."""
+"""`xla-debug watch`: show a running job in the terminal."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def command(target: str, once: bool) -> None:
         try:
             (running_job.show_once if once else running_job.follow)(folder, Console())
         except KeyboardInterrupt:
-            return  # how one stops watching
+            return  # Ctrl-C stops watching

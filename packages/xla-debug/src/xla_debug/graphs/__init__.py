@@ -1,1 +1,1 @@
-"""Graphs as text, read back, drawn and saved."""
+"""Save the graphs of programs as text, read them back and draw them."""

@@ -1,4 +1,4 @@
-"""Programs as Graphviz's dot and as SVG: a box for each input and operation, arrows down, from what is used to what uses it."""
+"""Draw programs as Graphviz's dot and as SVG: a box for each input and operation, with arrows down from operands to users."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from xla_debug.graphs.layering import Position, layered
 
 _FILLS = {NodeKind.INPUT: "#dbeafe", NodeKind.NUMBER: "#fef3c7", NodeKind.CONSTANT: "#fef3c7", NodeKind.OPERATION: "#f8fafc"}
 _STROKE, _RETURNED, _LINE = "#475569", "#15803d", "#94a3b8"
-# In points: a box; the room that a box, and a line that passes by, takes in its layer; what is between layers.
+# In points: the size of a box; the width that a box, and a line that passes by, takes in its layer; the gap between layers.
 _WIDTH, _HEIGHT = 168, 36
-_ACROSS, _PASSING = 184, 12
+_BOX_ROOM, _LINE_ROOM = 184, 12
 _GAP = 40
-_DOWN = _HEIGHT + _GAP
+_LAYER_HEIGHT = _HEIGHT + _GAP
 _MARGIN = 12
-# Characters that a box has room for.
-_FITS = 25
-# Boxes that are still drawn within seconds, and still looked at.
-_MOST = 1000
+# Characters that fit into a box.
+_MOST_CHARACTERS = 25
+# More boxes take longer than seconds to draw, and nobody can read the picture.
+_MOST_BOXES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A node with its results, which have no boxes of their own. returned: whether the program returns any of them."""
+    """A node together with its results, which get no boxes of their own. returned: whether the program returns any of them."""
 
     node: Node
     results: tuple[Node, ...]
@@ -33,13 +33,13 @@ class _Box:
 
     @property
     def title(self) -> str:
-        """The label of a node: what is computed, as printed, with each of several results; last the user's line, if known."""
+        """The text that a viewer shows for a box: the printed node, each of several results, and the user's line, if known."""
         rows = [f"%{node.slot} = {node.text} : {node.shape}" for node in (self.node, *self.results)]
         return "\n".join([*rows, self.node.line] if self.node.line else rows)
 
 
 def _drawn(graph: SavedGraph) -> tuple[dict[int, _Box], list[tuple[int, int]]]:
-    """The boxes by slot, and the arrows between them."""
+    """Make the boxes by slot, and the arrows between them."""
     box_of = {node.slot: node.operands[0] if node.kind is NodeKind.RESULT else node.slot for node in graph.nodes}
     returned = {box_of[slot] for slot in graph.results}
     results: defaultdict[int, list[Node]] = defaultdict(list)
@@ -53,7 +53,7 @@ def _drawn(graph: SavedGraph) -> tuple[dict[int, _Box], list[tuple[int, int]]]:
 
 
 def dot(graph: SavedGraph) -> str:
-    """A program in Graphviz's language; the user's lines are tooltips, what is returned has a thick frame."""
+    """Draw a program in Graphviz's language; the user's lines are tooltips, returned values have thick frames."""
     boxes, arrows = _drawn(graph)
     rows = ["digraph program {", '  node [shape=box, style="rounded,filled", fontname="monospace", fontsize=10];']
     for slot, box in boxes.items():
@@ -70,24 +70,24 @@ def _dot_text(text: str) -> str:
 
 
 def svg(graph: SavedGraph) -> str:
-    """A program as a picture that needs nothing else: pointing at a box shows the operation whole and the user's line.
+    """Draw a program as SVG, which a browser shows; pointing at a box shows the whole operation and the user's line.
 
     Raises GraphTextError for more than 1000 inputs and operations.
     """
     boxes, arrows = _drawn(graph)
-    if len(boxes) > _MOST:
+    if len(boxes) > _MOST_BOXES:
         raise GraphTextError(f"{len(boxes)} inputs and operations are too many for one picture: ask for dot, and draw that with Graphviz")
-    found = layered(list(boxes), arrows, _ACROSS, _PASSING)
-    width, height = found.width + 2 * _MARGIN, max(found.layers * _DOWN - _GAP, 0) + 2 * _MARGIN
+    placed = layered(list(boxes), arrows, _BOX_ROOM, _LINE_ROOM)
+    width, height = placed.width + 2 * _MARGIN, max(placed.layers * _LAYER_HEIGHT - _GAP, 0) + 2 * _MARGIN
     rows = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
         'font-family="ui-monospace, monospace" font-size="10" text-anchor="middle">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
         f'<g fill="none" stroke="{_LINE}">',
-        *(f'<path d="M{_x(position)},{_y(position)}v{_HEIGHT}"/>' for position in found.passed),
-        *(f'<path d="{_curve(upper, lower)}"/>' for upper, lower in found.lines),
+        *(f'<path d="M{_x(position)},{_y(position)}v{_HEIGHT}"/>' for position in placed.passed),
+        *(f'<path d="{_curve(upper, lower)}"/>' for upper, lower in placed.lines),
         "</g>",
-        *(_svg_box(box, found.boxes[slot]) for slot, box in boxes.items()),
+        *(_svg_box(box, placed.boxes[slot]) for slot, box in boxes.items()),
         "</svg>",
         "",
     ]
@@ -99,7 +99,7 @@ def _x(position: Position) -> int:
 
 
 def _y(position: Position) -> int:
-    return position.layer * _DOWN + _MARGIN
+    return position.layer * _LAYER_HEIGHT + _MARGIN
 
 
 def _curve(upper: Position, lower: Position) -> str:
@@ -120,4 +120,4 @@ def _svg_box(box: _Box, position: Position) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _FITS else f"{text[: _FITS - 1]}…"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"

@@ -1,4 +1,4 @@
-"""Save what would compute given tensors, without computing it."""
+"""Save the pending program of tensors, without running it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _dot(tensors: Sequence[torch.Tensor]) -> str:
     return drawing.dot(graph_text.parse(_text(tensors)))
 
 
-# Suffix of the file, and what writes its text.
+# By format: the suffix of the file, and the function that makes its text.
 _WRITERS: dict[GraphFormat, tuple[str, Callable[[Sequence[torch.Tensor]], str]]] = {
     GraphFormat.TEXT: (".txt", _text),
     GraphFormat.DOT: (".dot", _dot),
@@ -37,9 +37,9 @@ _counts: defaultdict[Path, Iterator[int]] = defaultdict(itertools.count)
 
 @budget()
 def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> Path:
-    """Write the pending program of `tensors` to `<save_dir>/<name>-<k>.txt` and give that path; k counts from 0 for each name.
+    """Write the pending program of `tensors` to `<save_dir>/<name>-<k>.txt` and return that path; k counts from 0 for each name.
 
-    SAVE_GRAPH_FMT makes it Graphviz's dot (`.dot`) or HLO (`.hlo`). With several replicas the ordinal is appended. Computes nothing.
+    SAVE_GRAPH_FMT chooses Graphviz's dot (`.dot`) or HLO (`.hlo`). With several replicas the ordinal is appended. Runs no program.
     Raises ValueError for no tensors, one that is not on xla, a name that is no file name, or an unknown format; OSError.
     """
     if not tensors:
@@ -54,8 +54,8 @@ def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Seq
     folder = Path(save_dir)
     folder.mkdir(parents=True, exist_ok=True)
     with _lock:
-        number = next(_counts[folder.absolute() / name])
-    of_replica = f".{job.ordinal()}" if job.world_size() > 1 else ""
-    path = folder / f"{name}-{number}{suffix}{of_replica}"
+        index = next(_counts[folder.absolute() / name])
+    replica_suffix = f".{job.ordinal()}" if job.world_size() > 1 else ""
+    path = folder / f"{name}-{index}{suffix}{replica_suffix}"
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     return path

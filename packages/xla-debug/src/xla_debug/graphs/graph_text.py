@@ -1,4 +1,4 @@
-"""Read back the text of a program (`abi.texts.graph_text`): what it computes, from what, and which of the user's lines asked for it."""
+"""Parse the text of a program (`abi.texts.graph_text`): its operations, their operands, and the user's lines that recorded them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class GraphTextError(ValueError):
-    """A text that is no program, or only part of one."""
+    """The text is no program, or only part of one."""
 
 
 class NodeKind(enum.Enum):
@@ -16,12 +16,12 @@ class NodeKind(enum.Enum):
 
     INPUT = "input"
     NUMBER = "number"
-    """A Python number that is given to each execution."""
+    """A Python number that is passed to each execution."""
     CONSTANT = "constant"
-    """A Python number that is compiled in."""
+    """A Python number that is compiled into the program."""
     OPERATION = "operation"
     RESULT = "result"
-    """One of the results of the operation above it, which has several."""
+    """One of several results of the operation above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class SavedGraph:
-    """A program. nodes: by slot; results: the slots of what it returns."""
+    """A program. nodes: by slot; results: the slots that it returns."""
 
     nodes: tuple[Node, ...]
     results: tuple[int, ...]
 
 
 _LEAF = re.compile(r"(?P<kind>input|number|constant|result) : (?P<shape>.+)")
-# The call ends at the last ")" that a shape follows; what it quotes may hold anything.
+# The call ends at the last ")" that a shape follows; quoted arguments may contain anything.
 _OPERATION = re.compile(r"(?P<text>.+\)) : (?P<shape>\w+\[[\d,]*\](?: on each device)?|\d+ results|None)(?:  # (?P<line>.+))?")
 _RETURN = re.compile(r"return(?: %\d+(?:, %\d+)*)?")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -59,13 +59,13 @@ _DIGITS = 9
 
 
 def parse(text: str) -> SavedGraph:
-    """The program that a text is of. Raises GraphTextError, naming the line, for anything else."""
+    """Parse the text of a program. Raises GraphTextError, naming the line, for any other text."""
     rows = text.rstrip().split("\n")
     if rows == [""]:
         raise GraphTextError("an empty text is no graph: save one with torch_xla.debug.graph_saver.save_tensors_graph")
     nodes: list[Node] = []
-    for number, row in enumerate(rows[:-1]):
-        nodes.append(_node(number, row, nodes))
+    for index, row in enumerate(rows[:-1]):
+        nodes.append(_node(index, row, nodes))
     ending = _RETURN.fullmatch(rows[-1])
     results = _slots(rows[-1])
     if ending is None or (nodes and not results):
@@ -75,25 +75,25 @@ def parse(text: str) -> SavedGraph:
     return SavedGraph(tuple(nodes), results)
 
 
-def _node(number: int, row: str, before: list[Node]) -> Node:
+def _node(index: int, row: str, earlier: list[Node]) -> Node:
     start, _, rest = row.partition(" = ")
     leaf = _LEAF.fullmatch(rest)
-    found = leaf or _OPERATION.fullmatch(rest)
-    if start != f"%{number}" or found is None:
-        raise GraphTextError(f"line {number + 1} of a graph starts with '%{number} = ' and an operation or input, got {_shown(row)}")
+    match = leaf or _OPERATION.fullmatch(rest)
+    if start != f"%{index}" or match is None:
+        raise GraphTextError(f"line {index + 1} of a graph starts with '%{index} = ' and an operation or input, got {_shown(row)}")
     if leaf is not None:
         kind = NodeKind(leaf["kind"])
-        above = (_several(number, before),) if kind is NodeKind.RESULT else ()
-        return Node(number, kind, leaf["kind"], leaf["kind"], leaf["shape"], above)
-    name = _name(found["text"])
-    operands = _slots(_QUOTED.sub("", found["text"][len(name) :]))
-    if any(slot >= number for slot in operands):
-        raise GraphTextError(f"line {number + 1} takes %{max(operands)}, which is not above it: {_shown(row)}")
-    return Node(number, NodeKind.OPERATION, name, found["text"], found["shape"], operands, found["line"])
+        operation = (_operation_above(index, earlier),) if kind is NodeKind.RESULT else ()
+        return Node(index, kind, leaf["kind"], leaf["kind"], leaf["shape"], operation)
+    name = _name(match["text"])
+    operands = _slots(_QUOTED.sub("", match["text"][len(name) :]))
+    if any(slot >= index for slot in operands):
+        raise GraphTextError(f"line {index + 1} takes %{max(operands)}, which is not above it: {_shown(row)}")
+    return Node(index, NodeKind.OPERATION, name, match["text"], match["shape"], operands, match["line"])
 
 
 def _name(call: str) -> str:
-    """The name before the arguments; views have brackets in theirs, as in `xla.read.expand[(3,)]`."""
+    """Cut the name off before the arguments; names of views contain brackets, as in `xla.read.expand[(3,)]`."""
     depth = 0
     for index, character in enumerate(call):
         if character == "(" and not depth:
@@ -102,13 +102,13 @@ def _name(call: str) -> str:
     return call
 
 
-def _several(number: int, before: list[Node]) -> int:
-    """The operation with several results that a result belongs to."""
-    above = before[-1] if before else None
+def _operation_above(index: int, earlier: list[Node]) -> int:
+    """Find the slot of the operation above, to which a result belongs."""
+    above = earlier[-1] if earlier else None
     if above is not None and above.kind is NodeKind.RESULT:
         return above.operands[0]
     if above is None or above.kind is not NodeKind.OPERATION:
-        raise GraphTextError(f"line {number + 1} is a result, but no operation stands above it")
+        raise GraphTextError(f"line {index + 1} is a result, but no operation stands above it")
     return above.slot
 
 

@@ -1,7 +1,7 @@
-"""Positions for the boxes of an acyclic graph, in layers: arrows go down, few cross, none runs through a box.
+"""Lay out an acyclic graph in layers: arrows go down, few cross, none runs through a box.
 
-The usual method in four steps: layers by longest path, positions for long arrows in the layers that they pass, an order within each
-layer by the mean position of neighbours, and coordinates as near to neighbours as that order allows.
+The usual method (Sugiyama's) in four steps: layers by longest path, positions for long arrows in the layers that they pass, an order
+within each layer by the mean position of neighbours, and coordinates as near to neighbours as that order allows.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Boxes in a layer, beyond which others go elsewhere if they can.
+# Boxes in a layer, beyond which further boxes go to another layer if they can.
 _WIDEST = 12
 _SWEEPS = 4
 
-# A box by its number, or what the arrows of a box need in a layer that they pass: (number, layer).
+# A box, or the place that the arrows of a box take in a layer that they pass: (box, layer).
 _Key = int | tuple[int, int]
 _Rows = list[list[_Key]]
 _Neighbours = Mapping[_Key, list[_Key]]
@@ -23,7 +23,7 @@ _Neighbours = Mapping[_Key, list[_Key]]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """layer: from the top, 0 first. x: of the middle, 0 being the left edge of all."""
+    """The place of a box or an arrow. layer: from the top, 0 first. x: its middle, from the left edge of the picture."""
 
     x: float
     layer: int
@@ -31,7 +31,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Layered:
-    """boxes: their positions. passed: where arrows go straight through a layer. lines: from each layer to the next."""
+    """A layout. boxes: their positions. passed: where arrows go straight through a layer. lines: from each layer to the next."""
 
     width: float
     layers: int
@@ -41,7 +41,7 @@ class Layered:
 
 
 def layered(boxes: Sequence[int], arrows: Sequence[tuple[int, int]], box_width: float, line_width: float) -> Layered:
-    """Position `boxes`, which come in an order where arrows go to later ones. Widths: what a box, and an arrow that passes by, needs."""
+    """Lay out `boxes`, ordered so that arrows go to later ones. box_width, line_width: of a box, and of an arrow that passes a layer."""
     layer_of = _layers(boxes, arrows)
     lines = _lines(arrows, layer_of)
     rows = _rows(boxes, lines, layer_of)
@@ -56,7 +56,7 @@ def layered(boxes: Sequence[int], arrows: Sequence[tuple[int, int]], box_width: 
     widths = {key: box_width if isinstance(key, int) else line_width for row in rows for key in row}
     x = _coordinates(rows, above, below, widths)
     left = min((x[key] - widths[key] / 2 for key in x), default=0.0)
-    positions = {key: Position(x[key] - left, number) for number, row in enumerate(rows) for key in row}
+    positions = {key: Position(x[key] - left, layer) for layer, row in enumerate(rows) for key in row}
     return Layered(
         width=max((positions[key].x + widths[key] / 2 for key in x), default=0.0),
         layers=len(rows),
@@ -67,7 +67,7 @@ def layered(boxes: Sequence[int], arrows: Sequence[tuple[int, int]], box_width: 
 
 
 def _layers(boxes: Sequence[int], arrows: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """The layer of each box: below all that it takes, just above what first takes it, or further up where there is room."""
+    """Choose the layer of each box: below its sources and just above its targets, or further up where there is room."""
     sources: defaultdict[int, list[int]] = defaultdict(list)
     targets: defaultdict[int, list[int]] = defaultdict(list)
     for source, target in arrows:
@@ -76,25 +76,25 @@ def _layers(boxes: Sequence[int], arrows: Sequence[tuple[int, int]]) -> dict[int
     highest: dict[int, int] = {}
     for box in boxes:
         highest[box] = 1 + max((highest[source] for source in sources[box]), default=-1)
-    found: dict[int, int] = {}
+    layer_of: dict[int, int] = {}
     taken: Counter[int] = Counter()
     for box in reversed(boxes):
-        lowest = min((found[target] for target in targets[box]), default=highest[box] + 1) - 1
+        lowest = min((layer_of[target] for target in targets[box]), default=highest[box] + 1) - 1
         free = range(lowest, highest[box] - 1, -1) if sources[box] else itertools.count(lowest, -1)
-        found[box] = next((layer for layer in free if taken[layer] < _WIDEST), lowest)
-        taken[found[box]] += 1
-    top = min(found.values(), default=0)
-    return {box: layer - top for box, layer in found.items()}
+        layer_of[box] = next((layer for layer in free if taken[layer] < _WIDEST), lowest)
+        taken[layer_of[box]] += 1
+    top = min(layer_of.values(), default=0)
+    return {box: layer - top for box, layer in layer_of.items()}
 
 
 def _lines(arrows: Sequence[tuple[int, int]], layer_of: Mapping[int, int]) -> list[tuple[_Key, _Key]]:
-    """Arrows cut into lines from one layer to the next; those of one box share their way."""
-    found: dict[tuple[_Key, _Key], None] = {}
+    """Cut arrows into lines from one layer to the next; the arrows of one box share lines."""
+    lines: dict[tuple[_Key, _Key], None] = {}
     for source, target in arrows:
         passed: list[_Key] = [(source, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
         for line in zip([source, *passed], [*passed, target], strict=True):
-            found[line] = None
-    return list(found)
+            lines[line] = None
+    return list(lines)
 
 
 def _rows(boxes: Sequence[int], lines: Sequence[tuple[_Key, _Key]], layer_of: Mapping[int, int]) -> _Rows:
@@ -107,16 +107,16 @@ def _rows(boxes: Sequence[int], lines: Sequence[tuple[_Key, _Key]], layer_of: Ma
 
 
 def _reorder(rows: _Rows, neighbours: _Neighbours) -> None:
-    """Sort each row by where its neighbours in the row before stand."""
-    position: dict[_Key, float] = {key: number for row in rows for number, key in enumerate(row)}
+    """Sort each row by the mean position of each key's neighbours in the row before."""
+    position: dict[_Key, float] = {key: index for row in rows for index, key in enumerate(row)}
     for row in rows:
-        wanted = {key: _mean(position, neighbours, key) for key in row}
-        row.sort(key=wanted.__getitem__)
-        position.update((key, number) for number, key in enumerate(row))
+        desired = {key: _mean(position, neighbours, key) for key in row}
+        row.sort(key=desired.__getitem__)
+        position.update((key, index) for index, key in enumerate(row))
 
 
 def _mean(position: Mapping[_Key, float], neighbours: _Neighbours, key: _Key) -> float:
-    """The average position of a key's neighbours; its own if it has none."""
+    """Average the positions of a key's neighbours; its own position if it has none."""
     near = neighbours.get(key)
     return sum(position[other] for other in near) / len(near) if near else position[key]
 
@@ -132,18 +132,18 @@ def _coordinates(rows: _Rows, above: _Neighbours, below: _Neighbours, widths: Ma
     return x
 
 
-def _settle(row: Sequence[_Key], wanted: Mapping[_Key, float], widths: Mapping[_Key, float], x: dict[_Key, float]) -> None:
-    """Put a row as near to `wanted` (least squares) as its order and its widths allow: neighbours that collide move as one."""
+def _settle(row: Sequence[_Key], desired: Mapping[_Key, float], widths: Mapping[_Key, float], x: dict[_Key, float]) -> None:
+    """Put a row as near to `desired` (least squares) as its order and widths allow: neighbours that collide move as one block."""
     offsets: list[float] = []
-    at = 0.0
-    blocks: list[tuple[float, int]] = []  # (mean of what is wanted, less the offset; how many)
+    width = 0.0
+    blocks: list[tuple[float, int]] = []  # (mean desired position minus offset, number of keys)
     for key in row:
-        offsets.append(at + widths[key] / 2)
-        at += widths[key]
-        mean, count = wanted[key] - offsets[-1], 1
+        offsets.append(width + widths[key] / 2)
+        width += widths[key]
+        mean, count = desired[key] - offsets[-1], 1
         while blocks and blocks[-1][0] > mean:
-            other, more = blocks.pop()
-            mean, count = (mean * count + other * more) / (count + more), count + more
+            other_mean, other_count = blocks.pop()
+            mean, count = (mean * count + other_mean * other_count) / (count + other_count), count + other_count
         blocks.append((mean, count))
     starts = [mean for mean, count in blocks for _ in range(count)]
     x.update((key, start + offset) for key, start, offset in zip(row, starts, offsets, strict=True))

@@ -1,4 +1,4 @@
-"""Every program that runs, in the file of XLA_SAVE_TENSORS_FILE, with the user's frames that asked for it."""
+"""Append every program that runs to the file of XLA_SAVE_TENSORS_FILE, with the user's frames that asked for it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def install() -> None:
 
 def _saving(target: str, graph: graph_abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
     text: str | None = None
-    # Of the program without lines: the same in every process, as long as the program is.
-    known_as = hashlib.sha256(texts.graph_text(graph, lines=False).encode()).hexdigest()[:32]
+    # The hash of the text without lines is the same in every process for the same program.
+    digest = hashlib.sha256(texts.graph_text(graph, lines=False).encode()).hexdigest()[:32]
 
     def run(*arguments: Any) -> Any:
         nonlocal text
         if text is None:  # the same each time, and HLO takes a trace
             text = _text(graph, executable, arguments)
         frames = "".join(f"  {frame}\n" for frame in events.user_frames())
-        head = f"[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n{frames}\nHashes: ({known_as})\n\n"
+        head = f"[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n{frames}\nHashes: ({digest})\n\n"
         block = f"{head}## BEGIN_GRAPH\n{text.rstrip()}\n## END_GRAPH\n\n"
         replica_output.append(replica_output.target_of_replica(target), block)
         return executable(*arguments)
@@ -44,7 +44,7 @@ def _saving(target: str, graph: graph_abi.Graph, executable: Callable[..., Any])
 def _text(graph: graph_abi.Graph, executable: Any, arguments: tuple[Any, ...]) -> str:
     form = SAVE_TENSORS_FMT.get()
     if form is GraphFormat.HLO:
-        # One that was compiled here can be lowered again; one from the cache on disk shows what XLA made of it.
+        # A program compiled here can be lowered again; one from the cache on disk only has the HLO that XLA optimized.
         return str(executable.lower(*arguments).as_text(dialect="hlo") if hasattr(executable, "lower") else executable.as_text())
     if form is GraphFormat.DOT:
         return drawing.dot(graph_text.parse(texts.graph_text(graph)))

@@ -1,1 +1,1 @@
-"""Metrics reports: counters and metrics of the runtime as text."""
+"""Metrics reports: write counters and metrics of the runtime as text, save and compare them."""

@@ -1,4 +1,4 @@
-"""Metrics reports as numbers, and a report compared with those of earlier runs."""
+"""Parse metrics reports into numbers, and compare a report with reports of earlier runs."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ _HEADER = re.compile(r"\[MetricsData; step=\d+\]")
 
 
 def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]:
-    """The numbers of a metrics report: `CompileTime__TotalSamples`, `CompileTime__Accumulator_sec`, `InboundData__Percentile_50_mb`,
-    `MarkStep__Value` and so on. Rates are left out: they depend on when a program was asked.
+    """Parse the numbers of a metrics report: `CompileTime__TotalSamples`, `CompileTime__Accumulator_sec`, `InboundData__Percentile_50_mb`,
+    `MarkStep__Value` and so on. Rates are left out: they depend on the time of the report.
 
     dehumanize: durations in seconds and bytes in MB of 1024² bytes, as their keys say; else their texts, under keys without a unit.
-    Raises ValueError for a line that is not of a report, and for a second report.
+    Raises ValueError for a line that no report has, and for a second report.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     seen: set[tuple[str, str]] = set()
     name = None
-    for number, line in enumerate(report.splitlines(), 1):
+    for line_no, line in enumerate(report.splitlines(), 1):
         field, _, text = line.strip().partition(": ")
         if field in ("Metric", "Counter") and text:
             name = text
             if (field, name) in seen:
-                raise ValueError(f"line {number} has {line.strip()!r} for the second time: give one report, not a file of several")
+                raise ValueError(f"line {line_no} has {line.strip()!r} for the second time: give one report, not a file of several")
             seen.add((field, name))
             continue
         if not line.strip() or _HEADER.fullmatch(line.strip()):
             continue
         try:
-            found.update(_fields(name, field, text, dehumanize))
+            values.update(_fields(name, field, text, dehumanize))
         except ValueError:
-            raise ValueError(f"line {number} is not of a metrics report: {line.strip()!r}; give the text of metrics_report()") from None
-    return found
+            raise ValueError(f"line {line_no} is not of a metrics report: {line.strip()!r}; give the text of metrics_report()") from None
+    return values
 
 
 def _fields(name: str | None, field: str, text: str, dehumanize: bool) -> dict[str, Any]:
-    """Parse one line below the name of a metric or counter. Raises ValueError for a line of something else."""
+    """Parse one line below the name of a metric or counter. Raises ValueError for any other line."""
     if name is None:
         raise ValueError(field)
     if field in ("ValueRate", "Rate"):
@@ -63,20 +63,20 @@ def _fields(name: str | None, field: str, text: str, dehumanize: bool) -> dict[s
 
 
 def _quantity(key: str, text: str, dehumanize: bool) -> tuple[str, float | str]:
-    """The key with its unit, and a number; the key and the text unless `dehumanize`."""
+    """Convert a quantity to a number, and add its unit to the key; unless `dehumanize`, give both unchanged."""
     size, duration = _SIZE.fullmatch(text), _DURATION.fullmatch(text)
     if not dehumanize:
         return key, text
     if size is not None:
         return f"{key}_mb", float(size[1]) * _BYTES[size[2]] / _BYTES["MB"]
     if duration is not None:
-        whole = sum(int(count) * ns for count, ns in zip(duration.groups("0")[:5], _NS.values(), strict=True))
-        return f"{key}_sec", (whole + round(float(duration[6]) * 1000)) / 10**9
+        coarse_ns = sum(int(count) * ns for count, ns in zip(duration.groups("0")[:5], _NS.values(), strict=True))
+        return f"{key}_sec", (coarse_ns + round(float(duration[6]) * 1000)) / 10**9
     return key, float(text)
 
 
 def get_data_points_from_metrics_reports(reports: Iterable[str]) -> dict[str, list[float]]:
-    """Each number of metrics reports, in their order, by its key in `parse_metrics_report`. Raises ValueError as that does."""
+    """Collect the numbers of metrics reports, in order, by their keys in `parse_metrics_report`. Raises ValueError as it does."""
     points: dict[str, list[float]] = {}
     for report in reports:
         for key, value in parse_metrics_report(report).items():
@@ -88,13 +88,13 @@ _USUAL = MappingProxyType({"base_expression": "v <= v_mean + (v_stddev * 2.0)"})
 
 
 def compare_metrics(data_points: Mapping[str, Sequence[float]], report: str, config: Mapping[str, str] = _USUAL) -> str:
-    """Compare a report with the numbers of earlier ones, a line for each difference; empty if there is none.
+    """Compare a report with the numbers of earlier reports, a line for each difference; empty if there is none.
 
-    data_points: from `get_data_points_from_metrics_reports`. config: `base_expression`, which every number with earlier ones must
-    fulfil, and `<key>_expression` for one key in its stead. In an expression `v` is the number, `v_mean` and `v_stddev` those of the
-    earlier ones (with n in the denominator); it may calculate, compare, and join with `and`, `or` and `not`.
+    data_points: from `get_data_points_from_metrics_reports`. config: `base_expression`, which must hold for every number that earlier
+    reports have, and `<key>_expression`, which replaces it for one key. In an expression `v` is the number, `v_mean` and `v_stddev` are
+    the mean and standard deviation of the earlier ones (with n in the denominator); it may use arithmetic, comparisons, `and`, `or`, `not`.
     Counters of operators on the CPU that no earlier report had are listed as well.
-    Raises ValueError for a text that is no report, and for an expression or key of `config` that is none.
+    Raises ValueError for a text that is no report, and for an invalid expression or key in `config`.
     """
     for key in config:
         if not key.endswith("_expression"):
@@ -109,8 +109,8 @@ def compare_metrics(data_points: Mapping[str, Sequence[float]], report: str, con
         expression = config.get(f"{key}_expression", config.get("base_expression"))
         names = {"v": value, "v_mean": statistics.fmean(earlier), "v_stddev": statistics.pstdev(earlier)}
         if expression is not None and not evaluate(expression, names):
-            known = ", ".join(f"{name} = {number:g}" for name, number in names.items())
-            differences.append(f"{key} does not fulfil {expression}: {known}")
+            listed = ", ".join(f"{name} = {operand:g}" for name, operand in names.items())
+            differences.append(f"{key} does not fulfil {expression}: {listed}")
     return "".join(f"{line}\n" for line in differences)
 
 
@@ -130,9 +130,9 @@ _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {ast.Not: operator.not_, ast
 
 
 def evaluate(expression: str, names: Mapping[str, float]) -> Any:
-    """The value of an expression over named numbers. Raises ValueError for anything but arithmetic, comparisons, and, or, not.
+    """Evaluate an expression over named numbers. Raises ValueError for anything but arithmetic, comparisons, and, or, not.
 
-    A number divided by zero is infinite, or no number.
+    A division by zero gives infinity, or NaN for zero by zero.
     """
     try:
         return _value(ast.parse(expression.strip(), mode="eval").body, names)

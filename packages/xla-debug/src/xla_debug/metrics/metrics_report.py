@@ -1,4 +1,4 @@
-"""Counters and metrics of the runtime as users ask for them: by name, and as the text of a report."""
+"""Give users the counters and metrics of the runtime: by name, and as the text of a report."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from xla_debug.settings import METRICS_PERCENTILES
 
 _SHORT_COUNTERS = ("CachedCompile", "MarkStep", "DynamoSyncInputExecuteTime")
 _SHORT_METRICS = ("CompileTime", "ExecuteTime", "ExecuteReplicatedTime", "TransferToDeviceTime", "TransferFromDeviceTime")
-_READ = "aten::_local_scalar_dense"  # a scalar was read: counted like a fallback, but no operator lacks a lowering
+_READ = "aten::_local_scalar_dense"  # reading a scalar is counted like a fallback, but no lowering is missing
 
 _NS_PER_S = 1_000_000_000
-# Parts of a duration above microseconds: name, nanoseconds, digits.
+# Units of a duration above microseconds: name, nanoseconds, digits.
 _PARTS = (("d", 86_400 * _NS_PER_S, 2), ("h", 3600 * _NS_PER_S, 2), ("m", 60 * _NS_PER_S, 2), ("s", _NS_PER_S, 2), ("ms", 1_000_000, 3))
 _BYTES = ("B", "KB", "MB", "GB", "TB", "PB")
 
@@ -31,7 +31,7 @@ def clear_metrics() -> None:
 
 
 def duration_text(nanoseconds: float) -> str:
-    """A duration in its parts, each truncated: 12 345 678 ns is `012ms345.678us`."""
+    """Write a duration unit by unit, each truncated: 12 345 678 ns is `012ms345.678us`."""
     rest = int(nanoseconds)
     text = ""
     for name, size, width in _PARTS:
@@ -42,7 +42,7 @@ def duration_text(nanoseconds: float) -> str:
 
 
 def bytes_text(nbytes: float) -> str:
-    """Bytes in the largest unit of which there is at least one: 402 432 is `393.00KB`."""
+    """Write bytes in the largest unit of which there is at least one: 402 432 is `393.00KB`."""
     unit = 0
     while nbytes >= 1024 and unit < len(_BYTES) - 1:
         nbytes /= 1024
@@ -57,7 +57,7 @@ def _value_text(value: float, unit: metrics_abi.Unit) -> str:
 
 
 def metric_text(metric: metrics_abi.MetricSnapshot, percentiles: Sequence[float]) -> str:
-    """The lines of one metric. percentiles: fractions from 0 to 1, of the samples that it kept."""
+    """Write the lines of one metric. percentiles: fractions from 0 to 1, of the samples that it kept."""
     lines = [
         f"Metric: {metric.name}",
         f"  TotalSamples: {metric.total_samples}",
@@ -76,12 +76,12 @@ def metric_text(metric: metrics_abi.MetricSnapshot, percentiles: Sequence[float]
 
 
 def counter_text(name: str, value: int) -> str:
-    """The lines of one counter."""
+    """Write the lines of one counter."""
     return f"Counter: {name}\n  Value: {value}\n"
 
 
 def report_text(snapshot: metrics_abi.Snapshot, metric_names: Iterable[str], counter_names: Iterable[str]) -> str:
-    """The report of those of the named that are active, in this order."""
+    """Write the report of the named metrics and counters, in this order, as far as they are active."""
     percentiles = METRICS_PERCENTILES.get()
     metrics = [metric_text(snapshot.metrics[name], percentiles) for name in metric_names if name in snapshot.metrics]
     counters = [counter_text(name, snapshot.counters[name]) for name in counter_names if name in snapshot.counters]
@@ -90,7 +90,7 @@ def report_text(snapshot: metrics_abi.Snapshot, metric_names: Iterable[str], cou
 
 @budget()
 def metrics_report() -> str:
-    """All active metrics, then all active counters, each by name.
+    """Report all active metrics, then all active counters, each by name.
 
     Raises ValueError if XLA_METRICS_PERCENTILES holds no list of fractions.
     """
@@ -100,7 +100,7 @@ def metrics_report() -> str:
 
 @budget()
 def short_metrics_report(counter_names: list[str] | None = None, metric_names: list[str] | None = None) -> str:
-    """The listed metrics and counters (None: the most telling ones), in list order, then every counter of an operator on the CPU.
+    """Report the listed metrics and counters (None: the most telling ones), in list order, then the counter of each operator on the CPU.
 
     Raises ValueError if XLA_METRICS_PERCENTILES holds no list of fractions.
     """
@@ -112,19 +112,19 @@ def short_metrics_report(counter_names: list[str] | None = None, metric_names: l
 
 @budget()
 def counter_names() -> list[str]:
-    """Names of all counters that are not zero."""
+    """The names of all counters that are not zero."""
     return list(metrics_abi.snapshot().counters)
 
 
 @budget()
 def counter_value(name: str) -> int | None:
-    """A counter; None while it is zero."""
+    """The value of a counter; None while it is zero."""
     return metrics_abi.counter(name) or None
 
 
 @budget()
 def metric_names() -> list[str]:
-    """Names of all metrics with samples."""
+    """The names of all metrics with samples."""
     return list(metrics_abi.snapshot().metrics)
 
 
@@ -146,5 +146,5 @@ def clear_all() -> None:
 
 @budget()
 def executed_fallback_ops() -> list[str]:
-    """Full names of the operators that ran on the CPU for want of a lowering; reading a scalar is none."""
+    """The full names of the operators that ran on the CPU for want of a lowering; reading a scalar does not count."""
     return [name for name in metrics_abi.snapshot().counters if "::" in name and not name.startswith("xla::") and name != _READ]

@@ -1,1 +1,1 @@
-"""Profiles by JAX's profiler, of this process and of others."""
+"""Take profiles of this process and of others with JAX's profiler, and read them."""

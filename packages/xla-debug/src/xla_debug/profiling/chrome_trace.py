@@ -1,4 +1,4 @@
-"""Traces in the Trace Event Format, which Perfetto and chrome://tracing open: JSON, times in microseconds."""
+"""Write traces in the Trace Event Format, which Perfetto and chrome://tracing open: JSON, times in microseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 
 class TraceEvents:
-    """Events to be written. base_ns: the moment that is 0 in the trace, in nanoseconds since the epoch."""
+    """Collects the events of a trace. base_ns: the moment that is 0 in the trace, in nanoseconds since the epoch."""
 
     def __init__(self, base_ns: int) -> None:
         self._base_ns = base_ns
@@ -22,26 +22,26 @@ class TraceEvents:
         self.events: list[Event] = []
 
     def microseconds(self, time_s: float) -> float:
-        """A moment since the epoch as the trace has it, to the nanosecond."""
+        """Convert seconds since the epoch to the trace's microseconds, to the nanosecond."""
         return (round(time_s * 1e9) - self._base_ns) / 1000
 
     def process(self, pid: int, name: str) -> None:
-        """Name a process; they are shown in the order of their numbers."""
+        """Name a process; viewers show processes in the order of their numbers."""
         self._describe("process_name", pid, 0, name=name)
         self._describe("process_sort_index", pid, 0, sort_index=pid)
 
     def thread(self, pid: int, tid: int, name: str) -> None:
-        """Name a row of a process; they are shown in the order of their numbers."""
+        """Name a row of a process; viewers show rows in the order of their numbers."""
         self._describe("thread_name", pid, tid, name=name)
         self._describe("thread_sort_index", pid, tid, sort_index=tid)
 
-    def _describe(self, what: str, pid: int, tid: int, **args: Any) -> None:
-        self.events.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+    def _describe(self, property_name: str, pid: int, tid: int, **args: Any) -> None:
+        self.events.append({"ph": "M", "name": property_name, "pid": pid, "tid": tid, "args": args})
 
     def row(self, pid: int, tid: int, spans: Iterable[tuple[float, float, str, str, Event]]) -> None:
-        """Add what one row shows: start in seconds, milliseconds, name, category and what else is known of each.
+        """Add the spans of one row: start in seconds, milliseconds, name, category and further arguments of each.
 
-        What begins inside of another must end there: clocks of float seconds say otherwise by a microsecond.
+        A span that begins inside another is cut to end there: float seconds are off by up to a microsecond.
         """
         ends: list[float] = []
         for start_s, ms, name, category, args in sorted(spans, key=lambda span: (span[0], -span[1])):
@@ -55,21 +55,21 @@ class TraceEvents:
             )
 
     def arrow(self, pid: int, of: tuple[int, float], to: tuple[int, float]) -> None:
-        """An arrow from what one row shows at a moment to what another does: thread and seconds of each."""
-        number = next(self._flows)
-        for phase, (tid, time_s), more in (("s", of, {}), ("f", to, {"bp": "e"})):
-            where = {"pid": pid, "tid": tid, "ts": self.microseconds(time_s)}
-            self.events.append({"ph": phase, "name": "launch", "cat": "launch", "id": number, **where, **more})
+        """Add an arrow between two rows. of, to: thread and seconds of its ends."""
+        flow = next(self._flows)
+        for phase, (tid, time_s), binding in (("s", of, {}), ("f", to, {"bp": "e"})):
+            point = {"pid": pid, "tid": tid, "ts": self.microseconds(time_s)}
+            self.events.append({"ph": phase, "name": "launch", "cat": "launch", "id": flow, **point, **binding})
 
     def counter(self, pid: int, name: str, time_s: float, value: float) -> None:
-        """The value of a counter from a moment on."""
+        """Set the value of a counter from a moment on."""
         self.events.append({"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": self.microseconds(time_s), "args": {name: value}})
 
 
 def add_spans(trace: TraceEvents, pid: int, spans: Sequence[Span], first_tid: int = 0) -> None:
     """Add spans as rows of a process, and arrows from where the host launched a program to where the device ran it."""
     tracks = sorted({span.track for span in spans}, key=lambda track: (track != HOST, track))
-    tids = {track: first_tid + place for place, track in enumerate(tracks)}
+    tids = {track: first_tid + index for index, track in enumerate(tracks)}
     for track, tid in tids.items():
         trace.thread(pid, tid, f"xla {track}")
         trace.row(pid, tid, [(span.start_s, span.ms, span.name, span.phase, _args(span)) for span in spans if span.track == track])
@@ -79,14 +79,14 @@ def add_spans(trace: TraceEvents, pid: int, spans: Sequence[Span], first_tid: in
 
 
 def _args(span: Span) -> Event:
-    found: Event = {} if span.line is None else {"line": span.line}
+    args: Event = {} if span.line is None else {"line": span.line}
     if span.estimated:
-        found["estimated"] = "from samples"
-    return found
+        args["estimated"] = "from samples"
+    return args
 
 
 def trace_of_run(replicas: Sequence[Replica], kernels: Sequence[Kernel] = ()) -> Event:
-    """The trace of a run: each replica a process, with its last steps, compilations and memory; the kernels of a profile beside them."""
+    """Make the trace of a run: a process for each replica, with its last steps, compilations and memory; then a profile's kernels."""
     starts = [span.start_s for replica in replicas for span in replica.spans]
     starts += [compiled.start_s for replica in replicas for compiled in replica.compiles]
     starts += [kernel.start_ns * 1e-9 for kernel in kernels]
@@ -102,11 +102,11 @@ def trace_of_run(replicas: Sequence[Replica], kernels: Sequence[Kernel] = ()) ->
 
 
 def _earlier_compiles(replica: Replica) -> Iterator[Span]:
-    """Compilations before the last steps."""
+    """Yield the compilations before the last steps as spans."""
     first_s = min((span.start_s for span in replica.spans), default=float("inf"))
-    for each in replica.compiles:
-        if each.start_s + each.ms * 1e-3 <= first_s:
-            yield Span(HOST, "compile", f"compile {each.name or each.graph_hash[:8]}", each.start_s, each.ms, each.line)
+    for compiled in replica.compiles:
+        if compiled.start_s + compiled.ms * 1e-3 <= first_s:
+            yield Span(HOST, "compile", f"compile {compiled.name or compiled.graph_hash[:8]}", compiled.start_s, compiled.ms, compiled.line)
 
 
 def _add_kernels(trace: TraceEvents, first_pid: int, kernels: Sequence[Kernel]) -> None:
@@ -115,37 +115,37 @@ def _add_kernels(trace: TraceEvents, first_pid: int, kernels: Sequence[Kernel]) 
         rows.setdefault(kernel.device, {}).setdefault(kernel.line, []).append(kernel)
     for pid, (device, lines) in enumerate(sorted(rows.items()), first_pid):
         trace.process(pid, f"profile of {device}")
-        rows_of = [(line, row) for line, ran in sorted(lines.items()) for row in _side_by_side(ran)]
+        rows_of = [(line, row) for line, line_kernels in sorted(lines.items()) for row in _side_by_side(line_kernels)]
         for tid, (line, row) in enumerate(rows_of):
             trace.thread(pid, tid, line)
             trace.row(pid, tid, [_of_kernel(kernel) for kernel in row])
 
 
-def _side_by_side(ran: Iterable[Kernel]) -> list[list[Kernel]]:
-    """Kernels in as many rows as they need: a thread may begin one while another is not done, which is none inside of it."""
+def _side_by_side(overlapping: Iterable[Kernel]) -> list[list[Kernel]]:
+    """Divide kernels among as many rows as they need: on one thread, kernels may overlap without one containing the other."""
     rows: list[list[Kernel]] = []
-    open_until: list[list[float]] = []  # in each row, the ends of what is not done
-    for kernel in sorted(ran, key=lambda each: (each.start_ns, -each.duration_ns)):
+    open_until: list[list[float]] = []  # for each row, the ends of the kernels that still run
+    for kernel in sorted(overlapping, key=lambda item: (item.start_ns, -item.duration_ns)):
         end_ns = kernel.start_ns + kernel.duration_ns
         for ends in open_until:
             while ends and ends[-1] <= kernel.start_ns:
                 ends.pop()
-        place = next((place for place, ends in enumerate(open_until) if not ends or end_ns <= ends[-1]), len(rows))
-        if place == len(rows):
+        index = next((index for index, ends in enumerate(open_until) if not ends or end_ns <= ends[-1]), len(rows))
+        if index == len(rows):
             rows.append([])
             open_until.append([])
-        rows[place].append(kernel)
-        open_until[place].append(end_ns)
+        rows[index].append(kernel)
+        open_until[index].append(end_ns)
     return rows
 
 
 def _of_kernel(kernel: Kernel) -> tuple[float, float, str, str, Event]:
     origin = kernel.origin
     args: Event = {"line": origin.line, "module": origin.module, "fused": ", ".join(origin.fused)}
-    known = {name: value for name, value in args.items() if value} | {"kernel": kernel.name, "program": kernel.program}
-    return kernel.start_ns * 1e-9, kernel.duration_ns * 1e-6, origin.operator, "operator", known
+    shown = {name: value for name, value in args.items() if value} | {"kernel": kernel.name, "program": kernel.program}
+    return kernel.start_ns * 1e-9, kernel.duration_ns * 1e-6, origin.operator, "operator", shown
 
 
 def encoded(trace: Event) -> bytes:
-    """A trace as JSON."""
+    """Encode a trace as JSON."""
     return json.dumps(trace, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")

@@ -1,7 +1,7 @@
-"""The JSON beside a profile, written again where Python frames have filled it.
+"""Rewrite the JSON beside a profile where Python frames have crowded out other events.
 
 JAX writes the first million events by time. In a cold start, where Python runs long before anything is compiled, all of them are calls of
-Python functions, and neither the compiler nor a device is in the file. The profile itself, `.xplane.pb`, has them.
+Python functions, and events of the compiler and the devices are missing. The profile itself, `.xplane.pb`, has them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from xla_debug.core import files
 from xla_debug.profiling.chrome_trace import TraceEvents, encoded
 
 MOST_EVENTS = 1_000_000
-"""What JAX's file holds at most."""
+"""Events in JAX's file, at most."""
 _MOST_FRAMES = 200_000
 _FRAME = "$"  # begins the names of Python's frames
 
 
 def complete_trace(profile: Path, most_events: int = MOST_EVENTS, most_frames: int = _MOST_FRAMES) -> bool:
-    """Write the JSON of a profile again if it has lost events: all of the compiler, the devices and the runtime, the longest Python frames.
+    """Rewrite a profile's JSON if it has lost events: with all events but Python frames, and the longest Python frames.
 
-    profile: an `.xplane.pb` file. Gives whether that was needed. Raises OSError.
+    profile: an `.xplane.pb` file. Returns whether that was needed. Raises OSError.
     """
     target = profile.with_name(f"{profile.name.removesuffix('.xplane.pb')}.trace.json.gz")
     if not target.exists():
@@ -42,7 +42,7 @@ def complete_trace(profile: Path, most_events: int = MOST_EVENTS, most_frames: i
         return False
     longest = heapq.nlargest(most_frames, frames)
     shortest_ns = min(longest, default=0.0)
-    ties = longest.count(shortest_ns)  # of which there are more: clocks tick
+    ties = longest.count(shortest_ns)  # more frames may last as long, since clocks tick
     trace = TraceEvents(0)
     for pid, plane in enumerate(planes, 1):
         trace.process(pid, plane.name)
@@ -60,7 +60,7 @@ def complete_trace(profile: Path, most_events: int = MOST_EVENTS, most_frames: i
 
 
 def _complete(event: Any, pid: int, tid: int) -> dict[str, Any]:
-    found = {"ph": "X", "name": event.name, "pid": pid, "tid": tid, "ts": event.start_ns / 1000, "dur": event.duration_ns / 1000}
+    complete = {"ph": "X", "name": event.name, "pid": pid, "tid": tid, "ts": event.start_ns / 1000, "dur": event.duration_ns / 1000}
     if not event.name.startswith(_FRAME):
-        found["args"] = {name: value for name, value in event.stats if isinstance(value, (int, float, str)) and not name.startswith("_")}
-    return found
+        complete["args"] = {name: value for name, value in event.stats if isinstance(value, (int, float, str)) and not name.startswith("_")}
+    return complete

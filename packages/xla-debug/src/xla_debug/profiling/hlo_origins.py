@@ -1,4 +1,4 @@
-"""Which operator of torch's, module and line an HLO instruction comes from, by the metadata that lowering gave it."""
+"""Find the torch operator, module and line that an HLO instruction comes from, by the metadata that lowering gave it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _INSTRUCTIONS, _COMPUTATION_ID, _ROOT_ID = 2, 5, 6
 _NAME, _OPCODE, _METADATA, _ID, _CALLED = 1, 2, 7, 35, 38
 _OP_NAME = 2
 
-# `aten.mm[train.py:17]` among what / parts in an operation's name; in brackets the line, and those that it was called from.
+# `aten.mm[train.py:17]`, a part of an operation's name between slashes; in brackets the line, and the lines that called it.
 _OPERATOR = re.compile(r"(?P<name>\w+\.[\w.:-]+)\[(?P<lines>[^\]]*)\]")
-# What JAX puts around: `jit(train_step)`, bodies of its loops.
-_AROUND = re.compile(r"\w+\(.*\)|while|body|cond|closed_call|branch_\d+_fun|shmap_body|checkpoint")
-# What takes the time of a fusion, the costliest first; of others its root does.
+# Parts that JAX adds to the name: `jit(train_step)`, bodies of its loops.
+_WRAPPER = re.compile(r"\w+\(.*\)|while|body|cond|closed_call|branch_\d+_fun|shmap_body|checkpoint")
+# The opcodes that take most of a fusion's time, the costliest first; without them, its root does.
 _COSTLY = ("convolution", "dot", "custom-call", "sort", "scatter", "reduce-window", "reduce", "gather")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a kernel comes from.
+    """The source of a kernel.
 
-    operator: as recorded, `aten.mm`; an instruction that no operator made has its opcode. module: path of the scopes it was recorded in,
+    operator: as recorded, `aten.mm`; the opcode if no operator made the instruction. module: path of the scopes it was recorded in,
     `encoder.0`. line: the user's, `train.py:17`. fused: the other operators in the same kernel.
     """
 
@@ -38,14 +38,14 @@ class Origin:
 
 
 def origin_of(op_name: str) -> Origin | None:
-    """The origin that the name of an operation tells; None if no operator of ours made it."""
+    """Parse the origin from an operation's name; None if no operator of ours made it."""
     parts = op_name.split("/")
-    for place in range(len(parts) - 1, -1, -1):  # the innermost, for bodies of loops
-        found = _OPERATOR.fullmatch(parts[place])
-        if found is not None:
-            scopes = [part for part in parts[:place] if not _AROUND.fullmatch(part) and not _OPERATOR.fullmatch(part)]
-            line = found["lines"].partition("<")[0]
-            return Origin(found["name"], ".".join(scopes), None if line == "unknown" else line)
+    for position in range(len(parts) - 1, -1, -1):  # from the innermost part on, since bodies of loops are nested
+        match = _OPERATOR.fullmatch(parts[position])
+        if match is not None:
+            scopes = [part for part in parts[:position] if not _WRAPPER.fullmatch(part) and not _OPERATOR.fullmatch(part)]
+            line = match["lines"].partition("<")[0]
+            return Origin(match["name"], ".".join(scopes), None if line == "unknown" else line)
     return None
 
 
@@ -65,13 +65,13 @@ class _Computation:
 
 
 def origins(hlo_proto: bytes) -> dict[str, Origin]:
-    """The origins of the instructions of a program, by their names. Raises ValueError if it is damaged."""
+    """Find the origin of each instruction of a program, by its name. Raises ValueError if the program is damaged."""
     computations = {}
     for part in Message(Message(hlo_proto).part(_MODULE)).parts(_COMPUTATIONS):
         message = Message(part)
-        instructions = tuple(_instruction(Message(each)) for each in message.parts(_INSTRUCTIONS))
+        instructions = tuple(_instruction(Message(op)) for op in message.parts(_INSTRUCTIONS))
         computations[message.number(_COMPUTATION_ID)] = _Computation(message.number(_ROOT_ID), instructions)
-    return {each.name: _origin(each, computations) for computation in computations.values() for each in computation.instructions}
+    return {op.name: _origin(op, computations) for computation in computations.values() for op in computation.instructions}
 
 
 def _instruction(message: Message) -> _Instruction:
@@ -81,26 +81,26 @@ def _instruction(message: Message) -> _Instruction:
 
 def _origin(instruction: _Instruction, computations: Mapping[int, _Computation]) -> Origin:
     own = origin_of(instruction.op_name)
-    if instruction.opcode not in ("fusion", "call"):  # a reduction's body is none of its time
+    if instruction.opcode not in ("fusion", "call"):  # a reduction's body takes no time of its own
         return own or Origin(instruction.opcode)
-    inside = [(each, found) for each in _inside(instruction, computations) if (found := origin_of(each.op_name)) is not None]
+    inside = [(inner, origin) for inner in _inside(instruction, computations) if (origin := origin_of(inner.op_name)) is not None]
     if not inside:
         return own or Origin(instruction.opcode)
-    costly = [found for opcode in _COSTLY for each, found in inside if each.opcode == opcode]
+    costly = [origin for opcode in _COSTLY for inner, origin in inside if inner.opcode == opcode]
     chosen = costly[0] if costly else own or inside[-1][1]
-    others = dict.fromkeys(found.operator for _, found in inside if found != chosen)
+    others = dict.fromkeys(origin.operator for _, origin in inside if origin != chosen)
     others.pop(chosen.operator, None)
     return replace(chosen, fused=tuple(others))
 
 
 def _inside(instruction: _Instruction, computations: Mapping[int, _Computation]) -> Iterator[_Instruction]:
-    """The instructions of the kernel that a fusion, or a call of one, is; its root last."""
-    for number in instruction.called:
-        computation = computations.get(number, _NOTHING)
-        for each in sorted(computation.instructions, key=lambda each: each.number == computation.root):
-            if each.opcode in ("fusion", "call"):
-                yield from _inside(each, computations)
-            yield each
+    """Yield the instructions inside a fusion or a call, the root last."""
+    for computation_id in instruction.called:
+        computation = computations.get(computation_id, _NOTHING)
+        for inner in sorted(computation.instructions, key=lambda inner: inner.number == computation.root):
+            if inner.opcode in ("fusion", "call"):
+                yield from _inside(inner, computations)
+            yield inner
 
 
 _NOTHING = _Computation(0, ())

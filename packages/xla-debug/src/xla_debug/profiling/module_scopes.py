@@ -1,4 +1,4 @@
-"""Name operations after the module whose forward, or backward, recorded them."""
+"""Name operations in profiles after the module whose forward, or backward, recorded them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from xla_debug.core import abi, budget, graph, metrics
 _MARK = "xla_module"
 
 
-class _Open(threading.local):
-    """The modules that this thread is in: their paths and scopes. backward: of the node of autograd that runs."""
+class _OpenScopes(threading.local):
+    """The modules that this thread is in: their paths and scopes. backward: the scope of the autograd node that runs."""
 
     def __init__(self) -> None:
         self.modules: list[tuple[str, AbstractContextManager[None]]] = []
         self.backward: AbstractContextManager[None] | None = None
 
 
-_open = _Open()
+_open = _OpenScopes()
 
 
 @budget()
 @contextmanager
 def name_modules(model: torch.nn.Module) -> Iterator[None]:
-    """Let what `model` records in the block carry the path of its module, `encoder.0`, in profiles; backward too.
+    """Name the operations that `model` records in the block by their module's path, `encoder.0`, in profiles; backward too.
 
-    Enter it before the first step: programs that are compiled already keep the names they have. Inside, each operation keeps its own line,
+    Enter it before the first step: programs that are compiled already keep their names. Inside, each operation keeps its own line,
     as with `XLA_IR_DEBUG=1`, which costs microseconds for each, and no step may end within a module's forward.
     """
     paths = {module: path for path, module in model.named_modules() if path}
@@ -45,7 +45,7 @@ def name_modules(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _lines_are_kept() -> bool:
-    (setting,) = (each for rows in abi.settings.installed_settings().values() for each in rows if each.name == "XLA_IR_DEBUG")
+    (setting,) = (entry for rows in abi.settings.installed_settings().values() for entry in rows if entry.name == "XLA_IR_DEBUG")
     return bool(setting.get())
 
 
@@ -65,7 +65,7 @@ def _hooked(module: torch.nn.Module, path: str) -> tuple[Any, Any]:
 
 
 def _nodes(values: Any) -> list[Any]:
-    """The nodes of autograd that made tensors."""
+    """List the autograd nodes that made the tensors of a nesting."""
     if isinstance(values, torch.Tensor):
         return [] if values.grad_fn is None else [values.grad_fn]
     if isinstance(values, Mapping):
@@ -74,17 +74,17 @@ def _nodes(values: Any) -> list[Any]:
 
 
 def _mark(results: list[Any], inputs: list[Any], path: str) -> None:
-    """Name the nodes between a module's results and its inputs after it, but for those of modules inside, which came first."""
-    seen, waiting = list(inputs), list(results)
-    known = set(map(id, seen))  # of nodes that `seen` keeps
+    """Note a module's path in the nodes between its inputs and results, except in nodes that inner modules marked before."""
+    visited, waiting = list(inputs), list(results)
+    visited_ids = set(map(id, visited))  # stable, since `visited` keeps the nodes alive
     while waiting:
         node = waiting.pop()
-        if id(node) in known:
+        if id(node) in visited_ids:
             continue
-        known.add(id(node))
-        seen.append(node)
+        visited_ids.add(id(node))
+        visited.append(node)
         waiting += [before for before, _ in node.next_functions if before is not None]
-        if node.next_functions and _MARK not in node.metadata:  # without those that only accumulate gradients
+        if node.next_functions and _MARK not in node.metadata:  # nodes that only accumulate gradients have no next functions
             node.metadata[_MARK] = path
             enter, leave = _backward_hooks(path)
             node.register_prehook(enter)
@@ -98,7 +98,7 @@ def _backward_hooks(path: str) -> tuple[Callable[..., None], Callable[..., None]
             scope.__exit__(None, None, None)
 
     def enter(*gradients: Any) -> None:
-        leave()  # of a node that failed
+        leave()  # closes the scope of a node that failed
         _open.backward = metrics.scope(path)
         _open.backward.__enter__()
 

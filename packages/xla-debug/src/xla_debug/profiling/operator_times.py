@@ -1,4 +1,4 @@
-"""Device time of a profile by operator, module and line."""
+"""Sum up the device time of a profile by operator, module and line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xla_debug.profiling.profile_file import kernels
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """All kernels of one operator that one line recorded in one module.
+    """The device time of one operator that one line recorded in one module.
 
     operator: as recorded, `aten.mm`; a kernel that no operator made has the name of its kind, such as `copy`. module: the path of the
     scopes it was recorded in, `encoder.0`, empty where none are known. line: the user's, `train.py:17`. ms: on all devices, over the
@@ -26,10 +26,10 @@ class OperatorTime:
 
 
 def operator_times(log_dir: str | os.PathLike[str]) -> list[OperatorTime]:
-    """The device time of each operator in a profile, the longest first.
+    """Sum up the device time of each operator in a profile, the longest first.
 
-    log_dir: the folder that `start_trace` or `trace` wrote to, whose newest profile counts, or a `.xplane.pb` file. A kernel into which
-    several operators are fused counts for the costliest of them. Raises ValueError if there is no profile that can be read.
+    log_dir: the folder that `start_trace` or `trace` wrote to (its newest profile is read), or a `.xplane.pb` file. A kernel into which
+    several operators are fused counts for the costliest of them. Raises ValueError if there is no readable profile.
     """
     ns: dict[tuple[str, str, str | None], float] = {}
     counts: dict[tuple[str, str, str | None], int] = {}
@@ -40,5 +40,5 @@ def operator_times(log_dir: str | os.PathLike[str]) -> list[OperatorTime]:
         ns[key] = ns.get(key, 0.0) + kernel.own_ns
         counts[key] = counts.get(key, 0) + 1
         fused.setdefault(key, {}).update(dict.fromkeys(origin.fused))
-    found = [OperatorTime(*key, total * 1e-6, counts[key], tuple(fused[key])) for key, total in ns.items()]
-    return sorted(found, key=lambda each: -each.ms)
+    times = [OperatorTime(*key, total * 1e-6, counts[key], tuple(fused[key])) for key, total in ns.items()]
+    return sorted(times, key=lambda operator: -operator.ms)

@@ -1,4 +1,4 @@
-"""Profiles as XLA writes them (`*.xplane.pb`): what ran on the devices and when, with the operator that each kernel comes from."""
+"""Read XLA's profiles (`*.xplane.pb`): the kernels that ran on the devices, when, and the operator that each comes from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STAT_ID, _UNSIGNED, _SIGNED, _BYTES = 1, 3, 4, 6
 _PROGRAMS = "/host:metadata"
 _SESSION = "Task Environment"
 _DEVICE = "/device:"
-_OPERATIONS = "XLA Ops"  # the line of a TPU's plane that has them; its others have the same time by step and by program
+_OPERATIONS = "XLA Ops"  # the line of a TPU's plane with operations; its other lines show the same time by step and by program
 _DONE = "end: "
 _TITLE = re.compile(r"(.*)\((\d+)\)")
 
@@ -35,9 +35,9 @@ class ProfileFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Something that ran on a device. start_ns: since the epoch. own_ns: its duration without that of kernels inside it, as loops have.
+    """A kernel that ran on a device. start_ns: since the epoch. own_ns: its duration without kernels inside it, which loops have.
 
-    name: of the instruction or kernel. program: the name of its module, `jit_train_step`. line: the thread or stream that ran it.
+    name: of the instruction or kernel. program: the name of its HLO module, `jit_train_step`. line: the thread or stream that ran it.
     """
 
     name: str
@@ -51,21 +51,21 @@ class Kernel:
 
 
 def profile_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files of a profile: itself, or those of the newest one below a folder, one for each host. Raises ProfileFileError."""
-    given = Path(path)
-    if given.is_file():
-        return [given]
+    """List the files of a profile: the file given, or those of the newest profile below a folder, one per host. Raises ProfileFileError."""
+    target = Path(path)
+    if target.is_file():
+        return [target]
     runs: dict[Path, list[Path]] = {}
-    for file in given.glob("**/*.xplane.pb"):
+    for file in target.glob("**/*.xplane.pb"):
         runs.setdefault(file.parent, []).append(file)
     if not runs:
-        what = "holds no profile" if given.is_dir() else "does not exist"
-        raise ProfileFileError(f"{path} {what}: give a folder that torch_xla.debug.profiler.start_trace wrote to, or its .xplane.pb file")
+        issue = "holds no profile" if target.is_dir() else "does not exist"
+        raise ProfileFileError(f"{path} {issue}: give a folder that torch_xla.debug.profiler.start_trace wrote to, or its .xplane.pb file")
     return sorted(runs[max(runs, key=lambda folder: max(file.stat().st_mtime_ns for file in runs[folder]))])
 
 
 def kernels(path: str | os.PathLike[str]) -> Iterator[Kernel]:
-    """What ran on the devices while a profile was taken. path: as of `profile_files`. Raises ProfileFileError."""
+    """Yield the kernels that ran on the devices during a profile. path: as for `profile_files`. Raises ProfileFileError."""
     for file in profile_files(path):
         try:
             data = read_bytes(file)
@@ -78,7 +78,7 @@ def kernels(path: str | os.PathLike[str]) -> Iterator[Kernel]:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """An event of a kernel, as its plane has it. done_ns: where it was done, if that is not where its event ends."""
+    """A kernel's event in its plane. number: the id of its program. done_ns: when its work was done, which may be after the event's end."""
 
     name: str
     program: str
@@ -89,8 +89,8 @@ class _Event:
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
-    """A program of a profile. proto: encoded, nothing where the profile does not have it."""
+class _ProfiledProgram:
+    """A program in a profile. proto: the encoded HLO, empty where the profile does not have it."""
 
     name: str
     number: int
@@ -98,27 +98,27 @@ class _Program:
 
 
 class _Profile:
-    """One file. metadata: its planes with what JAX's reader leaves out."""
+    """One file of a profile. metadata: its planes, decoded here, since JAX's reader leaves out their metadata."""
 
     def __init__(self, profile: Any, metadata: Mapping[str, Message]) -> None:
         self._planes = list(profile.planes)
         self._metadata = metadata
-        self._programs = {found.number: found for found in _programs(metadata[_PROGRAMS])} if _PROGRAMS in metadata else {}
+        self._programs = {program.number: program for program in _programs(metadata[_PROGRAMS])} if _PROGRAMS in metadata else {}
         self._origins: dict[int, dict[str, Origin]] = {}
 
     def kernels(self) -> Iterator[Kernel]:
-        """All of them, plane by plane, line by line."""
+        """Yield all kernels, plane by plane, line by line."""
         session = next((plane for plane in self._planes if plane.name == _SESSION), None)
         epoch_ns = 0.0 if session is None else float(dict(session.stats).get("profile_start_time", 0))
         for plane in self._planes:
             lines = list(plane.lines)
             lines = [line for line in lines if line.name == _OPERATIONS] or lines
             described = _described(self._metadata[plane.name]) if plane.name.startswith(_DEVICE) else None
-            events = [[event for event in line.events if not event.name.startswith("$")] for line in lines]  # without Python's
-            done = {dict(event.stats).get("_c"): event.start_ns for each in events for event in each if event.name.startswith(_DONE)}
-            for line, each in zip(lines, events, strict=True):
-                found = sorted(_events(each, described, done), key=lambda event: (event.start_ns, -event.duration_ns))
-                for event, own_ns in _own_times(found):
+            events = [[event for event in line.events if not event.name.startswith("$")] for line in lines]  # `$` begins Python frames
+            done = {dict(event.stats).get("_c"): event.start_ns for group in events for event in group if event.name.startswith(_DONE)}
+            for line, group in zip(lines, events, strict=True):
+                ordered = sorted(_events(group, described, done), key=lambda event: (event.start_ns, -event.duration_ns))
+                for event, own_ns in _own_times(ordered):
                     program = self._program(event)
                     yield Kernel(
                         event.name,
@@ -131,37 +131,37 @@ class _Profile:
                         own_ns,
                     )
 
-    def _program(self, event: _Event) -> _Program:
-        """The program of an event; one of its name, where the profile does not say which."""
+    def _program(self, event: _Event) -> _ProfiledProgram:
+        """Find the program of an event by its number, or else by its name."""
         named = (program for program in self._programs.values() if program.name == event.program)
-        return self._programs.get(event.number) or next(named, _Program(event.program, event.number, b""))
+        return self._programs.get(event.number) or next(named, _ProfiledProgram(event.program, event.number, b""))
 
-    def _origins_in(self, program: _Program) -> dict[str, Origin]:
-        found = self._origins.get(program.number)
-        if found is None:
-            found = self._origins[program.number] = origins(program.proto)
-        return found
+    def _origins_in(self, program: _ProfiledProgram) -> dict[str, Origin]:
+        cached = self._origins.get(program.number)
+        if cached is None:
+            cached = self._origins[program.number] = origins(program.proto)
+        return cached
 
 
 def _events(events: Iterable[Any], described: Mapping[str, int] | None, done: Mapping[Any, float]) -> Iterator[_Event]:
-    """The events of kernels. described: the programs of the instructions of a device's plane, by the names of events; None for the host's.
+    """Yield the events of kernels. described: for a device's plane the program ids of instructions, by the names of events; else None.
 
-    done: when what an event began was done, by what joins the two.
+    done: when the work of an event was done, by the id that connects the two.
     """
     for event in events:
         stats = dict(event.stats)
         name = stats.get("hlo_op")
-        program, number = stats.get("hlo_module", ""), stats.get("program_id", 0)
+        program, program_id = stats.get("hlo_module", ""), stats.get("program_id", 0)
         if name is None and described is not None:
             name = event.name.partition(" = ")[0].removeprefix("%")  # TPUs give the instruction as text
-            number = described.get(event.name, number)
+            program_id = described.get(event.name, program_id)
         if name is not None:
             end_ns = event.start_ns + event.duration_ns
-            yield _Event(str(name), str(program), int(number), event.start_ns, event.duration_ns, done.get(stats.get("_p", 0), end_ns))
+            yield _Event(str(name), str(program), int(program_id), event.start_ns, event.duration_ns, done.get(stats.get("_p", 0), end_ns))
 
 
 def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
-    """Each event of a thread, in order of start, with its time without that of the events inside."""
+    """Yield each event of a thread with its own time, without the events inside it. events: in order of start."""
     running: list[tuple[_Event, float]] = []
 
     def finished() -> tuple[_Event, float]:
@@ -169,7 +169,7 @@ def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
         if running:
             outer, ns = running[-1]
             running[-1] = outer, ns + event.duration_ns
-        late_ns = max(event.done_ns - event.start_ns - event.duration_ns, 0.0)  # other threads ended it
+        late_ns = max(event.done_ns - event.start_ns - event.duration_ns, 0.0)  # other threads finished the work
         return event, max(event.duration_ns - inside_ns, 0.0) + late_ns
 
     for event in events:
@@ -181,26 +181,26 @@ def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
 
 
 def _described(plane: Message) -> dict[str, int]:
-    """The numbers of the programs of those events of a plane whose metadata has them, by the names of the events."""
+    """Read the program ids that a plane's metadata gives for events, by the names of the events."""
     names = {}
     for entry in plane.parts(_STAT_METADATA):
         stat = Message(Message(entry).part(_VALUE))
         names[stat.number(_METADATA_ID)] = stat.text(_METADATA_NAME)
-    found: dict[str, int] = {}
+    program_ids: dict[str, int] = {}
     for entry in plane.parts(_EVENT_METADATA):
         metadata = Message(Message(entry).part(_VALUE))
         for part in metadata.parts(_METADATA_STATS):
             stat = Message(part)
             if names.get(stat.number(_STAT_ID)) == "program_id":
-                found[metadata.text(_METADATA_NAME)] = stat.number(_UNSIGNED) or stat.number(_SIGNED)
-    return found
+                program_ids[metadata.text(_METADATA_NAME)] = stat.number(_UNSIGNED) or stat.number(_SIGNED)
+    return program_ids
 
 
-def _programs(plane: Message) -> Iterator[_Program]:
-    """The programs of a profile."""
+def _programs(plane: Message) -> Iterator[_ProfiledProgram]:
+    """Yield the programs of a profile."""
     for entry in plane.parts(_EVENT_METADATA):
         metadata = Message(Message(entry).part(_VALUE))
         title = _TITLE.fullmatch(metadata.text(_METADATA_NAME))
         proto = next(filter(None, (Message(stat).part(_BYTES) for stat in metadata.parts(_METADATA_STATS))), None)
         if title is not None and proto is not None:
-            yield _Program(title[1], int(title[2]), proto)
+            yield _ProfiledProgram(title[1], int(title[2]), proto)

@@ -1,4 +1,4 @@
-"""Profiles of a run (`torch_xla.debug.profiler`), by JAX's profiler; what it writes opens in XProf, TensorBoard or Perfetto."""
+"""Profile a run with JAX's profiler (`torch_xla.debug.profiler`); XProf, TensorBoard and Perfetto open the files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ R = TypeVar("R")
 def start_server(port: int, only_on_master: bool = True, host: str = "127.0.0.1") -> ProfilerServer | None:
     """Serve profiles of this process on `port`, until it ends, to `trace` and to the viewers above on this machine.
 
-    only_on_master: on each host in its first replica alone; None in the others. host: the address or name to listen at; nobody is asked who
-    they are, so that at any other than this machine's own ("0.0.0.0" is all) whoever reaches it can watch the program. Raises RuntimeError
-    for a port or host that is none, is taken, or if the server runs already.
+    only_on_master: only in each host's first replica; returns None in the others. host: the address or name to listen at. There is no
+    authentication: at an address that other machines reach ("0.0.0.0" is all), whoever reaches it can watch the program. Raises
+    RuntimeError for an invalid or taken port or host, or if the server runs already.
     """
     global _server
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
@@ -37,7 +37,7 @@ def start_server(port: int, only_on_master: bool = True, host: str = "127.0.0.1"
         raise RuntimeError(f'host {host!r} is none: give an address of this machine, or "0.0.0.0" for all of them')
     if only_on_master and job.local_ordinal() != 0:
         return None
-    from xla_debug.profiling.profiler_service import ProfilerServer  # here, for it brings gRPC
+    from xla_debug.profiling.profiler_service import ProfilerServer  # here, since it imports gRPC
 
     with _server_lock:
         if _server is not None and _server.runs:
@@ -55,9 +55,9 @@ _server_lock = threading.Lock()
 
 @budget()
 def start_trace(log_dir: str | os.PathLike[str], python_frames: bool = True) -> None:
-    """Record what this process and its devices do from now on. Raises RuntimeError if that is being done already.
+    """Start profiling this process and its devices. Raises RuntimeError if a profile is being taken already.
 
-    python_frames: calls of Python functions too. Without them the profile is smaller, and Python as fast as ever.
+    python_frames: record calls of Python functions, too. Without them the profile is smaller, and Python is not slowed down.
     """
     global _log_dir
     process.client()  # before JAX starts devices by itself
@@ -69,9 +69,9 @@ def start_trace(log_dir: str | os.PathLike[str], python_frames: bool = True) -> 
 
 @budget(compiles=None, reads=None)
 def stop_trace() -> None:
-    """Write what was recorded to `<log_dir>/plugins/profile/<time>`. Raises RuntimeError if nothing is being recorded.
+    """Write the profile to `<log_dir>/plugins/profile/<time>`. Raises RuntimeError if none is being taken.
 
-    However many Python frames there are, what the compiler and the devices did is in both files; of the frames the JSON has the longest.
+    Both files have all events of the compiler and the devices; if there are too many Python frames, the JSON has the longest of them.
     """
     global _log_dir
     log_dir, _log_dir = _log_dir, None
@@ -85,7 +85,7 @@ _log_dir: Path | None = None  # of the trace that runs, if it has Python frames
 
 
 class Trace(jax.profiler.TraceAnnotation):
-    """Names what a block, or each call of a decorated function, does in a profile. kwargs: shown beside the name."""
+    """Names the work of a block, or of each call of a decorated function, in a profile. kwargs: shown beside the name."""
 
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
@@ -112,7 +112,7 @@ class Trace(jax.profiler.TraceAnnotation):
 
 
 class StepTrace(Trace):
-    """A step of the training loop, ended by a step sync. kwargs: `step_num`, by which viewers count."""
+    """Marks a step of the training loop, and ends it with a step sync. kwargs: `step_num`, by which viewers count."""
 
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **{"_r": 1, **kwargs})  # the mark of a step
@@ -134,26 +134,26 @@ class StepTrace(Trace):
 
 @budget()
 def trace_me(scope: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator: each call of the function is named `scope` in profiles."""
+    """Decorate a function so that profiles name each call of it `scope`."""
     return Trace(scope)
 
 
-class _Marked(threading.local):
+class _StepMark(threading.local):
     """Whether this thread is in a StepTrace."""
 
     step = False
 
 
-_marked = _Marked()
+_step_mark = _StepMark()
 
 
 @budget()
 def set_tracer_marked_step(value: bool) -> None:
-    """Say whether a StepTrace makes this thread's step syncs, so that device loaders leave them out."""
-    _marked.step = value
+    """Set whether a StepTrace makes this thread's step syncs, so that device loaders make none."""
+    _step_mark.step = value
 
 
 @budget()
 def get_tracer_marked_step() -> bool:
     """Whether a StepTrace makes this thread's step syncs."""
-    return _marked.step
+    return _step_mark.step

@@ -1,7 +1,7 @@
-"""Ask the profiler servers of running processes for a profile: of our own, of JAX's programs, of whatever else XLA's server runs in.
+"""Request profiles from the profiler servers of running processes: ours, JAX's, and all others that run XLA's server.
 
-XLA's service speaks gRPC, for which jaxlib has a server but no client. The few fields of its messages that are needed are written
-and read here; the rest of a profile goes to its file as it comes.
+XLA's service uses gRPC, for which jaxlib has a server but no client. This module encodes and decodes the few fields of its messages that
+are needed; the profile itself goes to its file unread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Request:
 
     @property
     def message(self) -> bytes:
-        """The request, encoded."""
+        """The encoded request."""
         fields = (
             (HOST_LEVEL, self.host_tracer_level),
             (DEVICE_LEVEL, self.device_tracer_level),
@@ -60,11 +60,11 @@ def trace(
     timeout_s: int = 120,
     interval_s: int = 5,
 ) -> None:
-    """Write what the processes served at `service_addr` (`host:port`, several with commas) do to `<logdir>/plugins/profile/<time>`.
+    """Profile the processes that serve at `service_addr` (`host:port`, several with commas), to `<logdir>/plugins/profile/<time>`.
 
-    They are watched for `duration_ms`, from `delay_ms` on, again (`num_tracing_attempts`) while they do nothing. A server that cannot
-    be reached is asked again every `interval_s` until `timeout_s` have passed. Raises RuntimeError if there is no profile in the end;
-    ValueError for an address or number that is none.
+    A profile takes `duration_ms`, after `delay_ms`, and is repeated while it is empty, up to `num_tracing_attempts` in all. A server that
+    cannot be reached is asked again every `interval_s` until `timeout_s` have passed. Raises RuntimeError if no profile comes, and
+    ValueError for an invalid address or number.
     """
     addresses = [address.strip().removeprefix("grpc://") for address in service_addr.split(",")]
     for address in addresses:
@@ -82,13 +82,13 @@ def trace(
 
 
 def trace_detached(*args: Any, **kwargs: Any) -> None:
-    """As `trace`, in a thread of its own, whose errors go to stderr. A process may watch itself so."""
+    """As `trace`, in a thread of its own, whose errors go to stderr. So a process may profile itself."""
     threading.Thread(target=trace, args=args, kwargs=kwargs, name="xla-profile", daemon=True).start()
 
 
 def _profile(address: str, request: _Request) -> bytes:
-    """The profile of one process, as XLA encodes it. Raises RuntimeError."""
-    import grpc  # here: who asks for no profile does without it
+    """Request the profile of one process, as XLA encodes it. Raises RuntimeError."""
+    import grpc  # here, since only requests for profiles need it
 
     time.sleep(request.delay_s)
     end = time.monotonic() + request.timeout_s
@@ -112,7 +112,7 @@ def _profile(address: str, request: _Request) -> bytes:
 
 
 def _answer(call: Any, address: str, request: _Request, end: float) -> bytes:
-    """Send one request to the server; one that is not there is asked again until `end`."""
+    """Send one request; a server that cannot be reached is asked again until `end`."""
     import grpc
 
     while True:

@@ -1,7 +1,7 @@
 """Serve profiles of this process: XLA's profiler service over gRPC, on one address of this machine.
 
-JAX's own server cannot be told an address: it listens on all of them, and writes a profile to whatever folder a client names. This one
-sends the profile to who asked for it and writes nothing. Clients are `profiler_client`, TensorBoard and XProf.
+JAX's own server takes no address: it listens on all of them, and writes a profile to whatever folder a client names. This server
+sends the profile to the client and writes no file. Clients are `profiler_client`, TensorBoard and XProf.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _PLANES, _LINES, _EVENTS = 1, 3, 4
 _LONGEST_MS = 3_600_000
 _HIGHEST_LEVEL = 3
 _CALLS = 4
-"""At once: of these, one has the profiler, the others are told so."""
+"""Calls at once, at most: one of them gets the profiler, and the others get an error."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class ProfilerServer:
-    """Serves until `stop`, or the end of the process. Raises OSError if the address cannot be served."""
+    """Serves profiles until `stop`, or the end of the process. Raises OSError if it cannot listen at the address."""
 
     def __init__(self, host: str, port: int) -> None:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # gRPC's own error does not say why.
+        # Raises the reason if the address cannot be used, which gRPC's own error does not have.
         socket.create_server(address, family=family).close()
         self.address = f"[{address[0]}]:{port}" if family is socket.AF_INET6 else f"{address[0]}:{port}"
         self._server = grpc.server(
@@ -57,17 +57,17 @@ class ProfilerServer:
         self._call_off: Callable[[], None] = process_end.register(self.stop)
 
     def stop(self) -> None:
-        """Serve no longer; a profile that is being made is not sent."""
+        """Stop serving; a profile that is being taken is not sent."""
         self.runs = False
         self._call_off()
         self._server.stop(None).wait()
 
 
 def _profile(request: bytes, context: Any) -> bytes:
-    """Answer one request: watch this process for as long as it says."""
+    """Answer one request: profile this process for the requested time."""
     try:
-        asked = wire_format.Message(request)
-        options = wire_format.Message(asked.part(OPTIONS))
+        message = wire_format.Message(request)
+        options = wire_format.Message(message.part(OPTIONS))
         levels = [options.number(field) for field in (HOST_LEVEL, DEVICE_LEVEL, _PYTHON_LEVEL)]
         duration_ms = options.number(DURATION)
         if not 0 <= duration_ms <= _LONGEST_MS or not all(0 <= level <= _HIGHEST_LEVEL for level in levels):
@@ -77,21 +77,21 @@ def _profile(request: bytes, context: Any) -> bytes:
     try:
         session = _compat.profiler_session(*levels) if options.number(VERSION) else _compat.profiler_session()
         gone = threading.Event()
-        if context.add_callback(gone.set):  # else the client has gone already
+        if context.add_callback(gone.set):  # False if the client has gone already
             gone.wait(duration_ms / 1000)
         profile = session.stop()
-    except RuntimeError as error:  # JAX's: another profile is being made
+    except RuntimeError as error:  # another profile is being taken
         context.abort(grpc.StatusCode.INTERNAL, str(error).removeprefix("ALREADY_EXISTS: "))
     empty = wire_format.number_field(EMPTY, 1) if _is_empty(profile) else b""
-    if asked.number(EMIT_PROFILE):
+    if message.number(EMIT_PROFILE):
         return empty + wire_format.text_field(PROFILE, profile)
-    # Who does not ask for the profile itself has XLA's server write it to a folder. As data of a tool, it writes that there itself.
+    # A client that does not ask for the profile expects XLA's server to write it to a folder. Clients write a tool's data themselves.
     tool = wire_format.text_field(_TOOL_NAME, b"xplane.pb") + wire_format.text_field(_TOOL_BYTES, profile)
     return empty + wire_format.text_field(_TOOL_DATA, tool)
 
 
 class _DaemonThreads(Executor):
-    """A thread for each call, which the end of the program does not wait for, as it does for those of a ThreadPoolExecutor."""
+    """Runs each call in a daemon thread: the end of the program waits for the threads of a ThreadPoolExecutor, but not for these."""
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         future: Future[R] = Future()
@@ -107,7 +107,7 @@ class _DaemonThreads(Executor):
 
 
 def _is_empty(profile: bytes) -> bool:
-    """Whether nothing has happened in an encoded profile."""
+    """Whether an encoded profile has no events."""
     lines = (line for plane in _parts(profile, _PLANES) for line in _parts(plane, _LINES))
     return not any(True for line in lines for _ in _parts(line, _EVENTS))
 

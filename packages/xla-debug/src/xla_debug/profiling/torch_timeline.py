@@ -1,4 +1,4 @@
-"""The timeline of a block of code as a trace, by itself or together with torch.profiler's."""
+"""Trace a block of code as a timeline, alone or together with torch.profiler."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from xla_debug.profiling.chrome_trace import TraceEvents, add_spans, encoded
 from xla_debug.recording import timeline
 from xla_debug.recording.sampler import Sampler
 
-_FIRST_TID = 1 << 30  # beside the threads of the operating system, by whose numbers torch.profiler names its rows
+_FIRST_TID = 1 << 30  # above the thread ids of the operating system, which torch.profiler uses for its rows
 
 
 class Timeline:
-    """What host, devices and copies do while the block runs in this thread: recording, compiling, waiting, copies, programs.
+    """Records what host, devices and copies do while the block runs in this thread: recording, compiling, waiting, copies, programs.
 
     with torch.profiler.profile() as profile, Timeline() as timeline:
         train()
@@ -28,7 +28,7 @@ class Timeline:
     """
 
     def __init__(self) -> None:
-        self._timeline = timeline.Timeline()
+        self._timeline = timeline.SpanTimeline()
         self._sampler = Sampler()
         self._thread: int | None = None
 
@@ -46,21 +46,21 @@ class Timeline:
         self._timeline.add_samples(self._sampler.samples)
 
     def export(self, path: str | os.PathLike[str], profile: torch.profiler.profile | None = None) -> None:
-        """Write it as a trace that Perfetto and chrome://tracing open.
+        """Write the timeline as a trace that Perfetto and chrome://tracing open.
 
-        profile: of torch's, stopped: its operators and `record_function` ranges are in the same trace, by the same clock. Raises OSError.
+        profile: a stopped profile of torch's, whose operators and `record_function` ranges join the trace. Raises OSError.
         """
         spans = self._timeline.spans(self._thread, steps=None)
-        found: dict[str, Any] = {"displayTimeUnit": "ms", "traceEvents": []}
+        trace_json: dict[str, Any] = {"displayTimeUnit": "ms", "traceEvents": []}
         if profile is not None:
-            found = _exported(profile)
+            trace_json = _exported(profile)
         first_ns = round(min((span.start_s for span in spans), default=0.0) * 1e9)
-        trace = TraceEvents(first_ns if profile is None else int(found.get("baseTimeNanoseconds", 0)))
+        trace = TraceEvents(first_ns if profile is None else int(trace_json.get("baseTimeNanoseconds", 0)))
         if profile is None:
             trace.process(os.getpid(), "xla")
         add_spans(trace, os.getpid(), spans, _FIRST_TID)
-        found["traceEvents"] += trace.events
-        files.atomic_write_bytes(path, encoded(found))
+        trace_json["traceEvents"] += trace.events
+        files.atomic_write_bytes(path, encoded(trace_json))
 
 
 def _exported(profile: torch.profiler.profile) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as far as profiles and requests for them need it."""
+"""Encode and decode protocol buffers, as far as profiles and requests for them need it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FIXED = {1: 8, 5: 4}  # wire type → bytes
 
 
 def varint(value: int) -> bytes:
-    """A number that is not negative, encoded."""
+    """Encode a number that is not negative."""
     parts = []
     while value > 127:
         parts.append(value & 127 | 128)
@@ -18,19 +18,19 @@ def varint(value: int) -> bytes:
 
 
 def text_field(number: int, value: bytes) -> bytes:
-    """A field that holds bytes, a text or a message, encoded."""
+    """Encode a field of bytes, a text or a message."""
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A field that holds a number that is not negative, encoded."""
+    """Encode a field of a number that is not negative."""
     return varint(number << 3) + varint(value)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of an encoded message in their order: number of the field, value; bytes where it is no varint.
+    """Yield the fields of an encoded message in order: the field's number and its value, bytes unless it is a varint.
 
-    Raises ValueError where it is cut off, or is no message.
+    Raises ValueError if the message is cut off, or is none.
     """
     position, end = 0, len(message)
     while position < end:
@@ -53,7 +53,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 class Message:
-    """A decoded message, its fields by their numbers. Raises ValueError where it is cut off, or is no message."""
+    """A decoded message, with its fields by their numbers. Raises ValueError if the message is cut off, or is none."""
 
     __slots__ = ("_fields",)
 
@@ -68,32 +68,32 @@ class Message:
 
     def numbers(self, field: int) -> list[int]:
         """The numbers in a repeated field, packed or not."""
-        found = []
+        numbers = []
         for value in self._fields.get(field, ()):
             if isinstance(value, int):
-                found.append(value)
+                numbers.append(value)
                 continue
             position = 0
             while position < len(value):
                 number, position = _varint_at(value, position)
-                found.append(number)
-        return found
+                numbers.append(number)
+        return numbers
 
     def parts(self, field: int) -> list[bytes]:
-        """What a repeated field of bytes, texts or messages holds."""
+        """The values of a repeated field of bytes, texts or messages."""
         return [value for value in self._fields.get(field, ()) if isinstance(value, bytes)]
 
     def part(self, field: int) -> bytes:
-        """The bytes in a field, none if it is not there."""
+        """The bytes in a field, empty if it is missing."""
         return next(iter(self.parts(field)), b"")
 
     def text(self, field: int) -> str:
-        """The text in a field; what is not Unicode becomes U+FFFD."""
+        """The text in a field; bytes that are not Unicode become U+FFFD."""
         return self.part(field).decode(errors="replace")
 
 
 def _varint_at(message: bytes, position: int) -> tuple[int, int]:
-    """The number that begins there, and where the next one does."""
+    """Decode the number at a position; also gives the position behind it."""
     value = shift = 0
     for index in range(position, min(position + 10, len(message))):
         byte = message[index]

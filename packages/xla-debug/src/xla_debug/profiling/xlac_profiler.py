@@ -1,4 +1,4 @@
-"""`torch_xla._XLAC.profiler`: what client code calls of upstream's extension module."""
+"""`torch_xla._XLAC.profiler`: the functions of upstream's extension module that client code calls."""
 
 from __future__ import annotations
 

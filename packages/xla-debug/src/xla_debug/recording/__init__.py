@@ -1,1 +1,1 @@
-"""Record a run as it happens: what was compiled, synced, moved and held, and where the time went."""
+"""Record a run as it happens: compilations, syncs, copies, live memory, and where the time goes."""

@@ -14,42 +14,42 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def appending_line(name: str, paths: Iterable[str]) -> str | None:
-    """`file:line` that adds to a container, of the first file that has one; None if none does.
+    """Find the `file:line` that adds to a container, in the first file that has one; None if none does.
 
-    name: of a variable, or of an attribute with its object, `history.losses`, which other code may know under another name. Of several
-    lines one in a loop comes first, then one in a function: what runs once does not grow.
+    name: of a variable, or of an attribute with its object, `history.losses`, which other code may know under another name. A line in a
+    loop is preferred, then one in a function: code that runs once does not make a container grow.
     """
     owner, _, last = name.rpartition(".")
     for path in dict.fromkeys(paths):
-        found = _found(last, ast.Attribute if owner else ast.Name, path)
-        if found:
-            return f"{path}:{min(found)[1]}"
+        ranked_lines = _found(last, ast.Attribute if owner else ast.Name, path)
+        if ranked_lines:
+            return f"{path}:{min(ranked_lines)[1]}"
     return None
 
 
 @lru_cache(maxsize=64)
-def _found(name: str, kind: type[ast.expr], path: str) -> list[tuple[int, int]]:
-    """(rank, line) of what adds to `name`, the best rank being 0."""
+def _found(name: str, node_type: type[ast.expr], path: str) -> list[tuple[int, int]]:
+    """List (rank, line) of the code that adds to `name`; 0 is the best rank."""
     try:
         tree = ast.parse(read_bytes(path))
     except (OSError, SyntaxError, ValueError):  # a notebook's cell, a file that has changed: the line stays unknown
         return []
-    found = []
-    todo: list[tuple[ast.AST, int]] = [(tree, 2)]
-    while todo:
-        node, rank = todo.pop()
+    ranked_lines = []
+    pending: list[tuple[ast.AST, int]] = [(tree, 2)]
+    while pending:
+        node, rank = pending.pop()
         if isinstance(node, _LOOPS):
             rank = 0
         elif isinstance(node, _FUNCTIONS):
             rank = 1
-        if any(isinstance(target, kind) and _name(target) == name for target in map(_whole, _added_to(node))):
-            found.append((rank, node.lineno))  # type: ignore[attr-defined]  # statements and calls have one
-        todo += [(child, rank) for child in ast.iter_child_nodes(node)]
-    return found
+        if any(isinstance(target, node_type) and _name(target) == name for target in map(_root_container, _added_to(node))):
+            ranked_lines.append((rank, node.lineno))  # type: ignore[attr-defined]  # statements and calls have one
+        pending += [(child, rank) for child in ast.iter_child_nodes(node)]
+    return ranked_lines
 
 
 def _added_to(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions of the containers that a call or statement adds to."""
+    """Yield the expressions of the containers that a call or statement adds to."""
     match node:
         case ast.Call(func=ast.Attribute(value=container, attr=method)) if method in _ADDING:
             yield container
@@ -65,7 +65,7 @@ def _added_to(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _operands(value: ast.expr) -> Iterator[ast.expr]:
-    """The parts of a sum, or those that a list or tuple takes over whole."""
+    """Yield the terms of a sum, or the starred parts of a list or tuple."""
     match value:
         case ast.BinOp(left=left, right=right):
             yield from (left, right)
@@ -73,15 +73,15 @@ def _operands(value: ast.expr) -> Iterator[ast.expr]:
             yield from (part.value for part in parts if isinstance(part, ast.Starred))
 
 
-def _whole(container: ast.expr) -> ast.expr:
-    """`by_name` of `by_name["a"]`, for what it holds."""
+def _root_container(container: ast.expr) -> ast.expr:
+    """Strip subscripts: `by_name` of `by_name["a"]`."""
     while isinstance(container, ast.Subscript):
         container = container.value
     return container
 
 
 def _name(container: ast.expr) -> str | None:
-    """`losses` of `losses` and `self.losses`."""
+    """The last name of an expression: `losses` of `losses` and of `self.losses`."""
     match container:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

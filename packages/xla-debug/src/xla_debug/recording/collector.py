@@ -1,4 +1,4 @@
-"""Collect the core's events while a program runs, step by step; `replica` gives the sums as of now."""
+"""Collect the core's events step by step while a program runs; `replica` gives the sums up to now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
 from xla_debug.recording.sampler import Sampler
 from xla_debug.recording.steps import MeasuredStep, Moved, Restart, Steps, TimedEvent
-from xla_debug.recording.timeline import Timeline
+from xla_debug.recording.timeline import SpanTimeline
 from xla_debug.run_report.bottleneck import bottleneck_of
 from xla_debug.run_report.excerpts import with_excerpts
 from xla_debug.run_report.findings import WARM_UP, find_problems
@@ -26,7 +26,7 @@ _OVER_TIME = 512
 _LONGEST_TEXT = 200_000
 _MOST_COMPILES = 1_000
 _QUIET_STEPS = 16
-"""Steps without a compilation after which operations no longer keep their own lines."""
+"""Steps without a compilation, after which operations no longer keep their own lines."""
 
 Key = TypeVar("Key")
 
@@ -48,9 +48,9 @@ class _Total:
 
 
 class Collector(Listener):
-    """The events of this process. Subscribers run in the thread of the event; `replica` may be called from any.
+    """Collects the events of this process, each in the thread of the event; `replica` may be called from any thread.
 
-    keep_steps: each step waits for `take_steps`.
+    keep_steps: keep each step until `take_steps`.
     """
 
     def __init__(self, keep_steps: bool = False) -> None:
@@ -59,11 +59,11 @@ class Collector(Listener):
         self.sampler = Sampler()
         self._known = KnownPrograms()
         self._memory = MemoryMonitor()
-        self._timeline = Timeline()
+        self._timeline = SpanTimeline()
         self._lock = threading.Lock()
         self._steps = Steps(self.started_s, keep_each=keep_steps)
         self._step_thread: int | None = None
-        self._step = 0  # the one that is under way
+        self._step = 0  # the index of the current step
         self._next_check = self._last_compile = -1
         self._compiles: list[Compile] = []
         self._pending_syncs: deque[tuple[int, events.SyncEvent]] = deque()
@@ -90,25 +90,25 @@ class Collector(Listener):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has happened yet, perhaps because no device was needed."""
+        """Whether there was no event yet, perhaps because the process uses no device."""
         return not (self._step or self._compiles or self._transfers or self._syncs or self._pending_syncs)
 
     def live(self) -> list[Live]:
-        """The buffers on the devices when they were fullest, now included; the largest first."""
+        """The buffers at the time when devices held most, up to now; the largest first."""
         self._memory.take_snapshot()
         return self._memory.live
 
     def take_steps(self) -> list[MeasuredStep]:
-        """The steps that `replica` has added up since the last call, oldest first."""
-        each = self._steps.each
-        return [] if each is None else [each.popleft() for _ in range(len(each))]
+        """Remove and return the steps that `replica` has added up since the last call, oldest first."""
+        measured = self._steps.each
+        return [] if measured is None else [measured.popleft() for _ in range(len(measured))]
 
     def _in_step_thread(self) -> bool:
         return threading.get_ident() == self.sampler.thread
 
     def _compiled(self, event: events.CompileEvent) -> None:
         difference = self._known.explain(event)
-        # Before the lock, for which other threads' events would wait.
+        # Before taking the lock, since other threads' events would wait for it.
         text = texts.graph_text(event.graph) if event.num_nodes < 2_000 else ""
         with self._lock:
             if self._in_step_thread():
@@ -136,19 +136,19 @@ class Collector(Listener):
 
     def _executed(self, event: events.ExecuteEvent) -> None:
         self._steps.notes.append(event)
-        # No lock for each execution: deques take appends of several threads.
+        # No lock per execution: appends to a deque are thread-safe.
         if event.blocked_ns and self._in_step_thread():
             self._steps.notes.append(TimedEvent(Phase.WAITING, event.start_s, event.blocked_ns))
 
     def _moved(self, event: events.TransferEvent) -> None:
         self._memory.allocation_sites.add_upload(event)
-        up = event.direction is events.Direction.TO_DEVICE
+        to_device = event.direction is events.Direction.TO_DEVICE
         if self._steps.each is not None:
-            self._steps.notes.append(Moved(event.nbytes, 0) if up else Moved(0, event.nbytes))
+            self._steps.notes.append(Moved(event.nbytes, 0) if to_device else Moved(0, event.nbytes))
         with self._lock:
             copied_ns = max(event.duration_ns - event.waited_ns, 0)
             self._add(self._transfers, (event.direction.value, event.line), self._step, copied_ns, event.nbytes)
-            if not up:
+            if not to_device:
                 self._add(self._waited, event.line, self._step, event.waited_ns)
             if self._in_step_thread():
                 self._steps.notes.append(TimedEvent(Phase.TRANSFER, event.start_s, event.duration_ns, event.waited_ns))
@@ -180,34 +180,34 @@ class Collector(Listener):
         total.add(ns, nbytes, step)
 
     def _steps_here(self) -> bool:
-        """Whether this thread's steps are the recorded ones: it was the first to step, or the first since that thread has ended."""
-        here = threading.get_ident()
-        if self._step_thread != here:
+        """Whether this thread's steps are recorded: it was the first thread to step, or the first since that one ended."""
+        this_thread = threading.get_ident()
+        if self._step_thread != this_thread:
             if self._step_thread is not None and any(thread.ident == self._step_thread for thread in threading.enumerate()):
                 return False
-            self._step_thread = self.sampler.thread = here
+            self._step_thread = self.sampler.thread = this_thread
         return True
 
     def _after_step(self, line: str | None) -> None:
-        """Check memory and whether programs still change: after a step that compiled, and at the steps that the monitor asks for."""
+        """Check memory, and whether programs still change, after a step that compiled and after the steps that the monitor asks for."""
         changing = self._last_compile >= WARM_UP and self._step - self._last_compile <= _QUIET_STEPS
         self._capture_lines(changing)
         start_s, start_ns = time.time(), time.perf_counter_ns()
         if self._memory.after_step(self._step):
             self._timeline.note_own_work(start_s, time.perf_counter_ns() - start_ns, line)
-            self._steps.notes.append(Restart(time.time()))  # the step need not pay for that
+            self._steps.notes.append(Restart(time.time()))  # that time does not count as the step's
         last_changing = self._last_compile + _QUIET_STEPS
         self._next_check = min(self._memory.next_step - 1, last_changing) if changing else self._memory.next_step - 1
 
     def _capture_lines(self, capture: bool) -> None:
-        """Let each recorded operation keep its own line while programs change, to say where they do; it costs time."""
+        """Let each operation keep its own line while programs change, to tell where they differ; this costs time."""
         if capture is not self._capturing_lines:
             self._capturing_lines = capture
             graph.capture_lines(capture)
 
     def _accumulate(self) -> None:
         """Add up the events that were only noted while the program ran."""
-        self._timeline.add_samples(self.sampler.samples.copy())  # which the next line takes away
+        self._timeline.add_samples(self.sampler.samples.copy())  # a copy, since the next line empties it
         self._steps.accumulate(self.sampler.samples)
         while self._pending_syncs:
             step, event = self._pending_syncs.popleft()
@@ -215,8 +215,8 @@ class Collector(Listener):
             self._add(self._syncs, (event.line, event.kind.value, cause), step, event.duration_ns)
 
     def replica(self, finished: bool) -> Replica:
-        """Everything so far."""
-        # Outside of the lock: events of the user's threads would wait for the garbage collector.
+        """Give the run report of this process up to now."""
+        # Outside the lock: else events of the user's threads would wait for the garbage collector.
         if finished:
             self._memory.take_snapshot()
         memory = self._memory.memory()
@@ -239,7 +239,7 @@ class Collector(Listener):
             waits = {line: (total.steps, total.ns * 1e-6) for line, total in self._waited.items() if line is not None}
             totals = self._steps.measured()
             phases_ms, device_ms = totals.phases_ms(), totals.device_ns * 1e-6
-            found = Replica(
+            replica = Replica(
                 ordinal=job.topology().process_index,
                 pid=os.getpid(),
                 host=platform.node(),
@@ -261,8 +261,8 @@ class Collector(Listener):
                 hot_lines=totals.hot_lines(),
                 spans=self._timeline.spans(self.sampler.thread),
             )
-        problems = find_problems(found, waits)
-        return replace(found, findings=with_excerpts([*problems, *([self._memory.finding] if self._memory.finding else [])]))
+        problems = find_problems(replica, waits)
+        return replace(replica, findings=with_excerpts([*problems, *([self._memory.finding] if self._memory.finding else [])]))
 
 
 def _costliest(totals: dict[Key, _Total]) -> list[tuple[Key, _Total]]:

@@ -1,4 +1,4 @@
-"""The environment of an installation, for bug reports: versions, platform, settings. Starts no device."""
+"""Describe an installation for bug reports: versions, platform, settings. Starts no device."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from xla_debug.run_report.schema import Environment
 from xla_debug.secret_values import hide_value
 
 _PACKAGES = ("xla-core", "xla-distributed", "xla-spmd", "xla-serialization", "torch_xla")
-_BELOW = ("torch", "jax", "jaxlib", "numpy", "libtpu")
+_DEPENDENCIES = ("torch", "jax", "jaxlib", "numpy", "libtpu")
 _PLUGINS = "jax-"  # such as jax-cuda13-plugin
 
 
 def environment() -> Environment:
-    """This process's Python, platform, the versions of what is installed, and those variables of our packages that are set."""
+    """Describe this process: Python, platform, installed versions, and those of our packages' variables that are set."""
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(),
@@ -25,20 +25,20 @@ def environment() -> Environment:
 
 
 def versions() -> dict[str, str]:
-    """The versions of our packages, and of those below, that are installed. Does not need a core that works."""
-    found = {"xla-debug": __version__}
-    plugins = sorted({name for each in metadata.distributions() if (name := each.name or "").startswith(_PLUGINS)})
-    for name in (*_PACKAGES, *_BELOW, *plugins):
+    """The installed versions of our packages and of their dependencies. Works without a working core."""
+    installed = {"xla-debug": __version__}
+    plugins = sorted({name for distribution in metadata.distributions() if (name := distribution.name or "").startswith(_PLUGINS)})
+    for name in (*_PACKAGES, *_DEPENDENCIES, *plugins):
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def settings() -> dict[str, str]:
-    """The variables of all installed packages that are set, secrets hidden. Raises ImportError where the core cannot be used."""
-    # Not at the top: `versions` must work where the core does not.
+    """The variables of all installed packages that are set, with secrets hidden. Raises ImportError if the core does not work."""
+    # Not at the top, since `versions` must work without a working core.
     from xla_debug.core import abi
 
     texts = {setting.name: setting.text() for rows in abi.settings.installed_settings().values() for setting in rows}

@@ -1,4 +1,4 @@
-"""What hears of all that takes time: compilations, executions, copies, fallbacks, syncs and waits."""
+"""A base class that subscribes to all events that take time: compilations, executions, copies, fallbacks, syncs and waits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from xla_debug.core import collectives, events
 
 
 class Listener(ABC):
-    """Hears of the events of this process from `start` to `stop`, in the threads where they happen."""
+    """Handles the events of this process from `start` to `stop`, in the threads where they happen."""
 
     def __init__(self) -> None:
         self._unsubscribe: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Subscribe to the events."""
         self._unsubscribe = [
             events.subscribe(self._compiled, events.CompileEvent),
             events.subscribe(self._executed, events.ExecuteEvent),
@@ -26,7 +26,7 @@ class Listener(ABC):
         ]
 
     def stop(self) -> None:
-        """Listen no more; what was heard stays."""
+        """Unsubscribe; what was recorded stays."""
         for end in self._unsubscribe:
             end()
         self._unsubscribe = []

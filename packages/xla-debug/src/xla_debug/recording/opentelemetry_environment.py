@@ -1,6 +1,6 @@
-"""What the environment says about OpenTelemetry: whether spans are wanted, and where they go.
+"""Read from the environment whether to make OpenTelemetry spans, and where they go.
 
-The variables are those of OpenTelemetry's specification. Its SDK reads what else there is: endpoints, headers, samplers, the resource.
+The variables are those of OpenTelemetry's specification. Its SDK reads the others: endpoints, headers, samplers, the resource.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ _BY_PROTOCOL = {None: (_OTLP, "otlp_proto_http", "otlp_proto_grpc"), "grpc": ("o
 
 
 def spans_wanted(recorded: bool) -> bool:
-    """Whether this process, `recorded` or not, makes spans: if told to, or if it is recorded and an exporter is configured.
+    """Whether this process makes spans: if XLA_DEBUG_OPENTELEMETRY says so, or by default if it is recorded and an exporter is configured.
 
-    Raises ImportError if it is told to and the SDK is missing.
+    Raises ImportError if the variable asks for spans and the SDK is missing.
     """
-    asked = settings.OPENTELEMETRY.get()
-    if asked:
+    requested = settings.OPENTELEMETRY.get()
+    if requested:
         optional_libraries.require(optional_libraries.OPENTELEMETRY, f"{settings.OPENTELEMETRY.name}=1")
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return recorded and _exporter_is_configured() and optional_libraries.is_installed(optional_libraries.OPENTELEMETRY)
 
 
 def provider_of_environment() -> TracerProvider | None:
-    """A provider with the exporters that OTEL_TRACES_EXPORTER names, OTLP if it is not set; None if it is `none`.
+    """Make a provider with the exporters that OTEL_TRACES_EXPORTER names, OTLP if it is not set; None if it is `none`.
 
     Raises ImportError for an exporter that is not installed.
     """
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    named = [name for part in (settings.OTEL_TRACES_EXPORTER.get() or _OTLP).split(",") if (name := part.strip())]
-    if named == ["none"]:
+    exporter_names = [name for part in (settings.OTEL_TRACES_EXPORTER.get() or _OTLP).split(",") if (name := part.strip())]
+    if exporter_names == ["none"]:
         return None
-    exporters = [_exporter(name).load()() for name in named]
-    provider = TracerProvider(shutdown_on_exit=False)  # by who asked for it, after the last span
+    exporters = [_exporter(name).load()() for name in exporter_names]
+    provider = TracerProvider(shutdown_on_exit=False)  # the owner shuts it down, after the last span
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 
 
 def _exporter_is_configured() -> bool:
-    named = settings.OTEL_TRACES_EXPORTER.get()
-    if named is not None:
-        return named.strip() != "none"
+    exporter_names = settings.OTEL_TRACES_EXPORTER.get()
+    if exporter_names is not None:
+        return exporter_names.strip() != "none"
     return settings.OTEL_EXPORTER_OTLP_ENDPOINT.is_set() or settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT.is_set()
 
 
@@ -64,8 +64,8 @@ def _exporter(name: str) -> EntryPoint:
             raise ImportError(f"no exporter speaks the protocol {protocol!r} of OTEL_EXPORTER_OTLP_PROTOCOL: use grpc or http/protobuf")
         names = _BY_PROTOCOL[protocol]
     installed = {entry.name: entry for entry in entry_points(group=_GROUP)}
-    for each in names:
-        if each in installed:
-            return installed[each]
-    others = f"pip install opentelemetry-exporter-otlp, or set OTEL_TRACES_EXPORTER to one of {', '.join(sorted(installed))}"
-    raise ImportError(f"the exporter {name!r} is not installed: {others}")
+    for candidate in names:
+        if candidate in installed:
+            return installed[candidate]
+    advice = f"pip install opentelemetry-exporter-otlp, or set OTEL_TRACES_EXPORTER to one of {', '.join(sorted(installed))}"
+    raise ImportError(f"the exporter {name!r} is not installed: {advice}")

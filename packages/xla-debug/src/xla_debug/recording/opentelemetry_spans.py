@@ -1,7 +1,7 @@
-"""Compilations, executions, copies, syncs, fallbacks and waits for other replicas as spans of OpenTelemetry, each with the user's line.
+"""Make OpenTelemetry spans of compilations, executions, copies, syncs, fallbacks and waits for replicas, each with the user's line.
 
-A span is a child of the user's current one. Without one it belongs to a span of its step, from the end of one step sync to that of the
-next: a trace of its own for each step of a device, and not for each event.
+A span is a child of the user's current span. Without one it belongs to a span of its step, from the end of one step sync to the end of
+the next: so each step of a device is one trace, not each event.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xla_debug.recording.program_differences import KnownPrograms
 
 _NAME = "xla-debug"
 _KEPT_STEPS = 64
-"""Steps of a device for whose events one waits: executions are told of when they are over."""
+"""Steps of a device that are kept for late events: the event of an execution comes when it is over."""
 
 Event = (
     events.CompileEvent
@@ -43,7 +43,7 @@ _Value = str | int
 
 @dataclass(slots=True)
 class _Step:
-    """A step of a device. span: once an event needs it."""
+    """A step of a device. span: made when an event needs it."""
 
     number: int
     start_ns: int
@@ -52,30 +52,30 @@ class _Step:
 
 
 class Spans(Listener):
-    """Makes spans of events from `start` to `stop`. provider: where they go, asked for at each event; None drops it."""
+    """Makes spans of events from `start` to `stop`. provider: gives at each event where the span goes; None drops it."""
 
     def __init__(self, provider: Callable[[], trace.TracerProvider | None]) -> None:
         super().__init__()
         self._provider = provider
-        self._of_provider: tuple[trace.TracerProvider, trace.Tracer] | None = None
+        self._cached_tracer: tuple[trace.TracerProvider, trace.Tracer] | None = None
         self._known = KnownPrograms()
-        self._lock = threading.RLock()  # again, where a processor of the user's uses a device
+        self._lock = threading.RLock()  # reentrant, since a span processor of the user's may use a device
         self._start_ns = 0
         self._steps: dict[str, deque[_Step]] = {}
         self._busy_until_ns: dict[str, int] = {}
 
     @property
     def made_some(self) -> bool:
-        """Whether there was a span yet."""
-        return self._of_provider is not None
+        """Whether a span has been made yet."""
+        return self._cached_tracer is not None
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Subscribe to the events."""
         self._start_ns = time.time_ns()
         super().start()
 
     def stop(self) -> None:
-        """Listen no more, and end the spans of the steps that are under way."""
+        """Unsubscribe, and end the spans of the current steps."""
         super().stop()
         with self._lock:
             for steps in self._steps.values():
@@ -89,7 +89,7 @@ class Spans(Listener):
     def _executed(self, event: events.ExecuteEvent) -> None:
         start_ns, end_ns = _interval(event)
         with self._lock:
-            # A program waits for those before it: that is none of its own time.
+            # A program waits for earlier programs: that is not its own time.
             until_ns = self._busy_until_ns.get(event.device, 0)
             busy_ns = max(end_ns - max(start_ns, until_ns), 0)
             self._busy_until_ns[event.device] = max(end_ns, until_ns)
@@ -121,19 +121,19 @@ class Spans(Listener):
             return
         start_ns, end_ns = _interval(event)
         step = self._step_of(event.device, start_ns)
-        common: dict[str, _Value] = {"xla.device": event.device, "xla.step": step.number, **_place(event.line), **_replica()}
+        common: dict[str, _Value] = {"xla.device": event.device, "xla.step": step.number, **_line(event.line), **_replica()}
         has_parent = trace.get_current_span().get_span_context().is_valid
-        context = None if has_parent else self._inside(tracer, event.device, step)
+        context = None if has_parent else self._context_of(tracer, event.device, step)
         tracer.start_span(name, context, attributes={**common, **attributes}, start_time=start_ns).end(end_ns)
 
     def _tracer(self) -> trace.Tracer | None:
         provider = self._provider()
         if provider is None:
             return None
-        known = self._of_provider
-        if known is None or known[0] is not provider:
-            known = self._of_provider = provider, provider.get_tracer(_NAME, __version__)
-        return known[1]
+        cached = self._cached_tracer
+        if cached is None or cached[0] is not provider:
+            cached = self._cached_tracer = provider, provider.get_tracer(_NAME, __version__)
+        return cached[1]
 
     def _steps_of(self, device: str) -> deque[_Step]:
         if device not in self._steps:
@@ -141,13 +141,13 @@ class Spans(Listener):
         return self._steps[device]
 
     def _step_of(self, device: str, start_ns: int) -> _Step:
-        """The step in which something began."""
+        """Find the step of a device in which an event began."""
         with self._lock:
             steps = self._steps_of(device)
             return next((step for step in reversed(steps) if step.start_ns <= start_ns), steps[0])
 
-    def _inside(self, tracer: trace.Tracer, device: str, step: _Step) -> otel_context.Context:
-        """The context of a step's span, which is made for it."""
+    def _context_of(self, tracer: trace.Tracer, device: str, step: _Step) -> otel_context.Context:
+        """Give the context of a step's span; makes the span if there is none yet."""
         with self._lock:
             if step.span is None:
                 attributes = {"xla.device": device, "xla.step": step.number, **_replica()}
@@ -164,12 +164,12 @@ class Spans(Listener):
 
 def user_provider() -> trace.TracerProvider | None:
     """The provider that the program has set; None before it does."""
-    found = trace.get_tracer_provider()
-    return None if isinstance(found, trace.ProxyTracerProvider) else found
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, trace.ProxyTracerProvider) else provider
 
 
 class _SpansOfEnvironment:
-    """Spans up to the end of the process: to the provider that the program sets, else to exporters that the environment names."""
+    """Makes spans until the process ends: to the provider that the program sets, else to exporters that the environment names."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -179,7 +179,7 @@ class _SpansOfEnvironment:
         self._spans = Spans(self._provider)
 
     def start(self) -> None:
-        """Begin, until the process ends."""
+        """Make spans from now until the process ends."""
         self._spans.start()
         process_end.register(self._finish)
 
@@ -187,13 +187,13 @@ class _SpansOfEnvironment:
         return user_provider() or self._provider_of_environment()
 
     def _provider_of_environment(self) -> TracerProvider | None:
-        # Not before it is needed: most programs that have a provider set it first.
+        # Made only when an event needs it: by then most programs with their own provider have set it.
         with self._lock:
             if not self._asked:
                 self._asked = True
                 try:
                     self._own = provider_of_environment()
-                except ImportError as error:  # the program may set a provider yet
+                except ImportError as error:  # the program may still set a provider
                     self._missing = str(error)
             return self._own
 
@@ -212,20 +212,20 @@ def start_spans() -> None:
 
 
 def _interval(event: Event) -> tuple[int, int]:
-    """Start and end in nanoseconds since the epoch."""
+    """The start and end of an event in nanoseconds since the epoch."""
     start_ns = round(event.start_s * 1e9)
     return start_ns, start_ns + event.duration_ns
 
 
 def _program(event: events.CompileEvent | events.ExecuteEvent) -> dict[str, _Value]:
-    named: dict[str, _Value] = {} if event.name is None else {"xla.program.name": event.name}
+    name_attribute: dict[str, _Value] = {} if event.name is None else {"xla.program.name": event.name}
     return {
         "xla.program.hash": event.graph_hash,
         "xla.program.operations": event.num_nodes,
         "xla.program.inputs": event.num_inputs,
         "xla.program.results": event.num_outputs,
         **_cause(event.cause),
-        **named,
+        **name_attribute,
     }
 
 
@@ -233,11 +233,11 @@ def _cause(cause: events.Cause | None) -> dict[str, _Value]:
     return {} if cause is None else {"xla.cause": cause.value}
 
 
-def _place(line: str | None) -> dict[str, _Value]:
+def _line(line: str | None) -> dict[str, _Value]:
     if line is None:
         return {}
-    path, _, number = line.rpartition(":")
-    return {"code.file.path": path, "code.line.number": int(number)}
+    path, _, line_number = line.rpartition(":")
+    return {"code.file.path": path, "code.line.number": int(line_number)}
 
 
 def _replica() -> dict[str, _Value]:

@@ -1,4 +1,4 @@
-"""Do something when this process ends, in a child of multiprocessing too."""
+"""Call functions when this process ends, also in a child of multiprocessing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 
 def register(finish: Callable[[], None]) -> Callable[[], None]:
-    """Call `finish` at the end of the process, not of those forked from it; returns a function that calls it off."""
+    """Call `finish` at the end of this process, but not of processes forked from it; returns a function that cancels this."""
     if multiprocessing.parent_process() is None:
-        own = os.getpid()
+        own_pid = os.getpid()
 
         def finish_own() -> None:
-            if os.getpid() == own:
+            if os.getpid() == own_pid:
                 finish()
 
         atexit.register(finish_own)
         return lambda: atexit.unregister(finish_own)
-    # Such a child may end without atexit.
-    at_end = multiprocessing.util.Finalize(None, finish, exitpriority=100)
-    return lambda: at_end.cancel()
+    # A child of multiprocessing may end without running atexit.
+    finalizer = multiprocessing.util.Finalize(None, finish, exitpriority=100)
+    return lambda: finalizer.cancel()

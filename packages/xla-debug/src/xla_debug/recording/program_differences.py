@@ -1,4 +1,4 @@
-"""Explain why a program was compiled: how it differs from the nearest one that was known."""
+"""Explain why a program was compiled: how it differs from the nearest known program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xla_debug.core import graph as graph_abi
 from xla_debug.run_report.schema import Change, ProgramDifference
 
 _COMPARED = 64
-"""The newest programs, with which a new one is compared."""
+"""How many of the newest programs a new one is compared with."""
 _SIMILAR = 0.5
 """Share of its operations that the nearest program must have for the two to be compared."""
 
@@ -22,8 +22,8 @@ _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
-    """A compiled program, as far as it is kept. operations: without the slots of their operands; users: of each input, its first."""
+class _CompiledProgram:
+    """The parts of a compiled program that are compared. users: the first user of each input."""
 
     line: str | None
     operations: tuple[graph_abi.Operation, ...]
@@ -37,23 +37,23 @@ class _Program:
     graph_hash: str
 
     @classmethod
-    def of(cls, event: events.CompileEvent) -> _Program:
-        """Read once: the graph itself is not kept."""
+    def of(cls, event: events.CompileEvent) -> _CompiledProgram:
+        """Read the parts from the event's graph, which is not kept."""
         graph: graph_abi.Graph = event.graph
         operations = tuple(graph.operations())
-        first: dict[int, graph_abi.Operation] = {}
-        # Backwards, so that the first user of a slot is the one that stays.
+        first_user: dict[int, graph_abi.Operation] = {}
+        # Backwards, so that the first user of a slot remains.
         for operation in reversed(operations):
-            first.update(dict.fromkeys(operation.operands, operation))
+            first_user.update(dict.fromkeys(operation.operands, operation))
         inputs = tuple(graph.inputs())
         return cls(
             event.line,
             operations,
             Counter(map(_kind, operations)),
-            tuple(taken.text for taken in inputs),
-            tuple(first.get(taken.slot) for taken in inputs),
+            tuple(graph_input.text for graph_input in inputs),
+            tuple(first_user.get(graph_input.slot) for graph_input in inputs),
             event.constants,
-            tuple(first.get(slot) for slot in graph.numbers()),
+            tuple(first_user.get(slot) for slot in graph.numbers()),
             tuple(graph.results()),
             graph.dead,
             event.graph_hash,
@@ -65,13 +65,13 @@ class KnownPrograms:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._programs: deque[_Program] = deque(maxlen=_COMPARED)
+        self._programs: deque[_CompiledProgram] = deque(maxlen=_COMPARED)
 
     def explain(self, event: events.CompileEvent) -> ProgramDifference:
-        """Compare the program of `event` with the nearest known one; it is known from now on."""
-        program = _Program.of(event)
+        """Compare the program of `event` with the nearest known one, and add it to the known ones."""
+        program = _CompiledProgram.of(event)
         with self._lock:
-            # The newest of those that are equally near: `max` keeps the first that it meets.
+            # Of equally near programs the newest: `max` keeps the first that it meets.
             nearest = max(reversed(self._programs), key=lambda known: _similarity(known, program), default=None)
             self._programs.append(program)
         if nearest is None or _similarity(nearest, program)[0] < _SIMILAR:
@@ -79,20 +79,20 @@ class KnownPrograms:
         return replace(_difference(nearest, program), nearest=nearest.graph_hash)
 
 
-def _similarity(known: _Program, program: _Program) -> tuple[float, bool, bool]:
-    """Share of operations that two programs have in common; of equal ones, that with the same inputs, at the same line, is nearer."""
+def _similarity(known: _CompiledProgram, program: _CompiledProgram) -> tuple[float, bool, bool]:
+    """The share of operations that two programs have in common; then whether inputs are equal, then lines, to decide between equals."""
     common = (known.names & program.names).total()
     return common / max(known.names.total(), program.names.total(), 1), known.inputs == program.inputs, known.line == program.line
 
 
-def _difference(old: _Program, new: _Program) -> ProgramDifference:
-    # From cause to effect: another operation also means other inputs, constants and results.
-    found = _of_operations(old, new)
-    if found is None and len(old.inputs) == len(new.inputs):
-        found = _of_inputs(old, new) or _of_arguments(old, new)
-    found = found or _of_input_count(old, new) or _of_constants(old, new) or _of_results(old, new)
-    if found is not None:
-        return found
+def _difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference:
+    # From cause to effect: a changed operation also changes inputs, constants and results.
+    difference = _operation_difference(old, new)
+    if difference is None and len(old.inputs) == len(new.inputs):
+        difference = _input_difference(old, new) or _argument_difference(old, new)
+    difference = difference or _input_count_difference(old, new) or _constant_difference(old, new) or _result_difference(old, new)
+    if difference is not None:
+        return difference
     if old.dead != new.dead:
         return ProgramDifference(
             Change.MEMORY,
@@ -109,7 +109,7 @@ def _difference(old: _Program, new: _Program) -> ProgramDifference:
 
 
 def _kind(operation: graph_abi.Operation) -> str:
-    """Its name without the numbers that views have in theirs: `xla.read.select.int[0, 6]`."""
+    """An operation's name, with `#` for the numbers in names of views, such as `xla.read.select.int[0, 6]`."""
     return _NUMBER.sub("#", operation.name) if operation.name.startswith("xla.") else operation.name
 
 
@@ -117,45 +117,45 @@ def _name(operation: graph_abi.Operation | None) -> str:
     return "nothing" if operation is None else operation.name.partition("[")[0]
 
 
-def _of_operations(old: _Program, new: _Program) -> ProgramDifference | None:
-    """The first operation that only one of them has."""
+def _operation_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
+    """Describe the first operation that only one of the programs has."""
     pairs = zip_longest(map(_kind, old.operations), map(_kind, new.operations))
     index = next((index for index, (before, now) in enumerate(pairs) if before != now), None)
     if index is None:
         return None
     before, now = old.operations[index:], new.operations[index:]
-    more = len(now) - len(before)
-    keep_same = "keep Python branches and loop counts the same in each step, or let torch.where decide on the device"
-    if more > 0 and [*map(_kind, now[more:])] == [*map(_kind, before)]:
-        count = f"{more} operations added, the first" if more > 1 else "operation added:"
-        return ProgramDifference(Change.OPERATION_ADDED, f"{count} {_name(now[0])}", now[0].line, keep_same)
-    if more < 0 and [*map(_kind, before[-more:])] == [*map(_kind, now)]:
-        count = f"{-more} operations gone, the first" if more < -1 else "operation gone:"
-        return ProgramDifference(Change.OPERATION_REMOVED, f"{count} {_name(before[0])}", before[0].line, keep_same)
-    gone, come = next(iter(before), None), next(iter(now), None)
-    text = f"{_name(gone)} became {_name(come)}"
-    return ProgramDifference(Change.OPERATION_CHANGED, text, (come or gone or new.operations[-1]).line, keep_same)
+    growth = len(now) - len(before)
+    advice = "keep Python branches and loop counts the same in each step, or let torch.where decide on the device"
+    if growth > 0 and [*map(_kind, now[growth:])] == [*map(_kind, before)]:
+        count = f"{growth} operations added, the first" if growth > 1 else "operation added:"
+        return ProgramDifference(Change.OPERATION_ADDED, f"{count} {_name(now[0])}", now[0].line, advice)
+    if growth < 0 and [*map(_kind, before[-growth:])] == [*map(_kind, now)]:
+        count = f"{-growth} operations gone, the first" if growth < -1 else "operation gone:"
+        return ProgramDifference(Change.OPERATION_REMOVED, f"{count} {_name(before[0])}", before[0].line, advice)
+    removed, added = next(iter(before), None), next(iter(now), None)
+    text = f"{_name(removed)} became {_name(added)}"
+    return ProgramDifference(Change.OPERATION_CHANGED, text, (added or removed or new.operations[-1]).line, advice)
 
 
-def _of_inputs(old: _Program, new: _Program) -> ProgramDifference | None:
-    """The first input of another shape or dtype."""
-    for number, (before, now) in enumerate(zip(old.inputs, new.inputs, strict=True)):
+def _input_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
+    """Describe the first input with another shape or dtype."""
+    for index, (before, now) in enumerate(zip(old.inputs, new.inputs, strict=True)):
         if before != now:
-            user = new.users[number]
+            user = new.users[index]
             line = new.line if user is None else user.line
-            text = f"input {number} is {now}, was {before}" + (f", first used by {user.name}" if user else "")
-            (kind, shape), (kind_before, shape_before) = _parsed(now), _parsed(before)
-            if kind != kind_before:
+            text = f"input {index} is {now}, was {before}" + (f", first used by {user.name}" if user else "")
+            (dtype, shape), (dtype_before, shape_before) = _parsed(now), _parsed(before)
+            if dtype != dtype_before:
                 return ProgramDifference(Change.INPUT_DTYPE, text, line, "give this input one dtype before it goes to the device")
             return ProgramDifference(Change.INPUT_SHAPE, text, line, _advice_on_shape(shape_before, shape))
     return None
 
 
 def _parsed(text: str) -> tuple[str, list[int]]:
-    found = _SHAPE.match(text)
-    if found is None:
+    match = _SHAPE.match(text)
+    if match is None:
         return text, []
-    return found[1], [int(size) for size in found[2].split(",") if size]
+    return match[1], [int(size) for size in match[2].split(",") if size]
 
 
 def _advice_on_shape(before: list[int], now: list[int]) -> str:
@@ -167,13 +167,13 @@ def _advice_on_shape(before: list[int], now: list[int]) -> str:
     return f"pad dimension {', '.join(map(str, changed))} to one size, or to a few fixed ones (buckets)"
 
 
-def _of_arguments(old: _Program, new: _Program) -> ProgramDifference | None:
-    """The first operation whose own arguments differ."""
+def _argument_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
+    """Describe the first operation whose arguments or operands differ."""
     for before, now in zip(old.operations, new.operations, strict=True):
-        asked_before, asked = before.text.partition("->")[0], now.text.partition("->")[0]
-        if asked_before != asked:
-            numbers = zip_longest(_NUMBER.findall(asked_before), _NUMBER.findall(asked), fillvalue="nothing")
-            changed = next((f"{one} became {other}" for one, other in numbers if one != other), f"{asked_before} became {asked}")
+        args_before, args = before.text.partition("->")[0], now.text.partition("->")[0]
+        if args_before != args:
+            numbers = zip_longest(_NUMBER.findall(args_before), _NUMBER.findall(args), fillvalue="nothing")
+            changed = next((f"{left} became {right}" for left, right in numbers if left != right), f"{args_before} became {args}")
             return ProgramDifference(
                 Change.ARGUMENT,
                 f"{changed} in {_name(now)}",
@@ -188,7 +188,7 @@ def _of_arguments(old: _Program, new: _Program) -> ProgramDifference | None:
     return None
 
 
-def _of_input_count(old: _Program, new: _Program) -> ProgramDifference | None:
+def _input_count_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
     if len(old.inputs) == len(new.inputs):
         return None
     count = f"{len(new.inputs)} inputs, {len(old.inputs)} before"
@@ -200,10 +200,10 @@ def _of_input_count(old: _Program, new: _Program) -> ProgramDifference | None:
     )
 
 
-def _of_constants(old: _Program, new: _Program) -> ProgramDifference | None:
-    for number, (before, now) in enumerate(zip(old.constants, new.constants, strict=False)):
+def _constant_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
+    for index, (before, now) in enumerate(zip(old.constants, new.constants, strict=False)):
         if before != now:
-            user = new.constant_users[number]
+            user = new.constant_users[index]
             return ProgramDifference(
                 Change.CONSTANT,
                 f"a constant became an input: {before!r}, now {now!r}, in {_name(user) if user else 'the program'}",
@@ -213,12 +213,12 @@ def _of_constants(old: _Program, new: _Program) -> ProgramDifference | None:
     return None
 
 
-def _made(result: graph_abi.Operation | None) -> tuple[str, str | None]:
+def _name_and_line(result: graph_abi.Operation | None) -> tuple[str, str | None]:
     return _name(result), None if result is None else result.line
 
 
-def _of_results(old: _Program, new: _Program) -> ProgramDifference | None:
-    before, now = Counter(map(_made, old.results)), Counter(map(_made, new.results))
+def _result_difference(old: _CompiledProgram, new: _CompiledProgram) -> ProgramDifference | None:
+    before, now = Counter(map(_name_and_line, old.results)), Counter(map(_name_and_line, new.results))
     kept, gone = list((now - before).elements()), list((before - now).elements())
     if not kept and not gone:
         return None

@@ -1,4 +1,4 @@
-"""Record this process: started by the environment, written to a folder, and for TensorBoard, every two seconds and at the end."""
+"""Record this process, and write the recording to a folder and to TensorBoard every two seconds and at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xla_debug.secret_values import hide_in_arguments
 _EVERY_S = 2.0
 
 
-class Recorder:
+class RunRecorder:
     """Records this process to a file in `folder`, None for no file, and its steps as scalars."""
 
     def __init__(self, folder: Path | None, scalars: Scalars | None = None) -> None:
@@ -30,25 +30,25 @@ class Recorder:
         self._scalars = scalars
         self._collector = Collector(keep_steps=scalars is not None)
         self._environment = environment()
-        self._failed = False
+        self._write_failed = False
         self._stopped = threading.Event()
         self._writer = threading.Thread(target=self._run, name="xla-debug-recorder", daemon=True)
         self._remove: Callable[[], None] = events.explain_failures(self._explain_out_of_memory)
         self._call_off: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin to collect, and to write every other second."""
+        """Start to collect events, and to write every two seconds."""
         self._collector.start()
         self._writer.start()
         self._call_off = process_end.register(self.finish)
 
     def finish(self) -> None:
-        """Stop, and write the last recording. Once."""
+        """Stop, and write the last recording; further calls do nothing."""
         self._call_off()
         if self._stopped.is_set():
             return
         self._stopped.set()
-        # Else it might write an unfinished recording over the last one.
+        # Wait for the thread: else it might write an unfinished recording over the last one.
         self._writer.join()
         self._collector.stop()
         self._remove()
@@ -61,12 +61,12 @@ class Recorder:
             self._write(finished=False)
 
     def _write(self, finished: bool) -> None:
-        # A recording asks for the devices, which would start them in a process that does not use any.
+        # A recording reads the devices, and would start them in a process that uses none.
         if self._collector.idle:
             return
         replica = self._collector.replica(finished)
         steps = self._collector.take_steps()
-        # The run itself need not end because a disk is full.
+        # A full disk must not end the run itself.
         if self._scalars is not None:
             try:
                 self._scalars.write(steps, replica.steps, replica.memory.devices)
@@ -77,8 +77,8 @@ class Recorder:
             try:
                 write(self._report(replica), self._path)
             except OSError as error:
-                if not self._failed:
-                    self._failed = True
+                if not self._write_failed:
+                    self._write_failed = True
                     print(f"xla-debug: the recording cannot be written to {self._path}: {error.strerror}", file=sys.stderr)
 
     def _report(self, replica: Replica) -> RunReport:
@@ -107,13 +107,13 @@ class Recorder:
 
 
 @cache
-def start_recording(folder: Path | None, scalars: Path | None = None) -> Recorder:
-    """Record this process from now on, once: to `folder`, and for TensorBoard to the folder `scalars`.
+def start_recording(folder: Path | None, scalars: Path | None = None) -> RunRecorder:
+    """Record this process from now on to `folder`, and for TensorBoard to the folder `scalars`; only the first call starts a recorder.
 
-    Raises ImportError if there are to be scalars and tensorboard is not installed.
+    Raises ImportError if scalars are asked for and tensorboard is not installed.
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    recorder = Recorder(folder, None if scalars is None else Scalars(scalars))
+    recorder = RunRecorder(folder, None if scalars is None else Scalars(scalars))
     recorder.start()
     return recorder

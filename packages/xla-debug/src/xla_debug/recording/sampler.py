@@ -1,6 +1,6 @@
-"""Sample the host's time between syncs: the stack of the thread that steps, fifty times a second at first and later less often.
+"""Sample the stack of the thread that runs the steps, fifty times a second at first and later less often.
 
-Nothing is added to what runs for each recorded operation, so the cost does not depend on how much is recorded.
+Recording an operation runs no extra code, so the cost does not depend on how much is recorded.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from xla_debug.core import abi
 from xla_debug.run_report.schema import Phase
 
 INTERVAL_S = 0.02
-"""At first. Each sample takes the interpreter lock from the thread that steps, which on busy cores gets it back a millisecond later."""
+"""The first interval. A sample takes the interpreter lock from the thread that steps, which on busy cores regains it a millisecond on."""
 _LONGEST = 16
-"""Intervals between two samples of a long run, whose shares need no more of them."""
+"""First intervals between two samples of a long run, at most: its shares need no more samples."""
 _SAMPLES = 128
-"""After so many samples the intervals double, and again after twice as many."""
+"""Samples after which the interval doubles, and again after twice as many."""
 _MOST_FRAMES = 80
 _MOST_SAMPLES = 100_000
-"""Kept where nobody reads them: a program without steps."""
+"""Samples kept while nothing reads them, as in a program without steps."""
 
 _CORE = f"{Path(abi.__file__).parents[1]}/"
 _TORCH, _JAX = (f"{Path(module.__file__ or '').parent}/" for module in (torch, jax))
-# Events time exactly what runs in these.
+# Files whose work events time exactly, so that samples in them do not count.
 _TIMED = tuple(
     _CORE + part
     for part in (
@@ -56,7 +56,7 @@ _OURS = ("/torch_xla/", "/xla_distributed/", "/xla_spmd/", "/xla_serialization/"
 
 
 class _Code(enum.Enum):
-    """The owner of the code in a file."""
+    """What the code of a file belongs to."""
 
     TIMED = enum.auto()
     LOADER = enum.auto()
@@ -77,7 +77,7 @@ def _code(path: str) -> _Code:
 
 
 def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
-    """Classify a thread by its innermost frame, with the user's line; None for what events time, or nothing of the user's."""
+    """Classify a thread by its innermost frame, and give the user's line; None if events time that code, or no frame is the user's."""
     tracing = loading = False
     user: FrameType | None = None
     for _ in range(_MOST_FRAMES):
@@ -89,11 +89,11 @@ def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
         if code is _Code.LOADER:
             loading = True
         elif code is _Code.RECORDING:
-            # Only inside of the user's innermost frame: outside, torch is what called the user's module.
+            # Only inside the user's innermost frame: outside of it, torch called the user's module.
             tracing = tracing or user is None
         elif code is _Code.USERS and user is None:
             user = frame
-            # A generator that somebody iterates over makes batches, in a script without a DataLoader.
+            # In a script without a DataLoader, a generator makes the batches.
             loading = loading or (not tracing and bool(frame.f_code.co_flags & inspect.CO_GENERATOR))
         frame = frame.f_back
     if user is None:
@@ -103,16 +103,16 @@ def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
 
 
 def classify_with_loaders(frames: Mapping[int, FrameType], thread: int) -> tuple[Phase, str] | None:
-    """Classify a thread. While it waits for a loader, the line of the user's that makes batches in another thread counts, if one does."""
-    found = classify(frames.get(thread))
-    if found is not None and found[0] is Phase.LOADER and _in_loader(frames[thread]):
-        others = (classify(frame) for other, frame in frames.items() if other != thread and not _in_loader(frame))
-        return next((other for other in others if other is not None and other[0] is Phase.LOADER), found)
-    return found
+    """Classify a thread; while it waits for a loader, by the user's line in another thread that makes batches, if there is one."""
+    classified = classify(frames.get(thread))
+    if classified is not None and classified[0] is Phase.LOADER and _in_loader(frames[thread]):
+        loaders = (classify(frame) for other, frame in frames.items() if other != thread and not _in_loader(frame))
+        return next((other for other in loaders if other is not None and other[0] is Phase.LOADER), classified)
+    return classified
 
 
 def _in_loader(frame: FrameType | None) -> bool:
-    """Whether a thread is in a loader's own code: in none of the user's that the loader calls."""
+    """Whether a thread is in a loader's own code, not in the user's code that the loader calls."""
     while frame is not None:
         code = _code(frame.f_code.co_filename)
         if code in (_Code.LOADER, _Code.USERS):
@@ -122,7 +122,7 @@ def _in_loader(frame: FrameType | None) -> bool:
 
 
 class Sample(NamedTuple):
-    """A sample of a thread, in its own time. weight: for how many of the shortest intervals it stands."""
+    """A sample of a thread outside timed events. weight: the number of first intervals that it stands for."""
 
     time_s: float
     phase: Phase
@@ -130,14 +130,14 @@ class Sample(NamedTuple):
     weight: int = 1
 
 
-def weight_of(number: int) -> int:
-    """The intervals that sample `number` stands for: a power of two."""
-    weight: int = min(1 << (number // _SAMPLES).bit_length(), _LONGEST)
+def weight_of(index: int) -> int:
+    """The number of first intervals that sample `index` stands for, a power of two."""
+    weight: int = min(1 << (index // _SAMPLES).bit_length(), _LONGEST)
     return weight
 
 
 class Sampler:
-    """Samples one thread. samples: oldest first; whoever reads them takes them away."""
+    """Samples one thread. samples: oldest first; the reader removes them."""
 
     def __init__(self) -> None:
         self.thread = threading.main_thread().ident
@@ -155,10 +155,10 @@ class Sampler:
         self._runner.join()
 
     def _run(self) -> None:
-        for number in itertools.count():
-            weight = weight_of(number)
+        for index in itertools.count():
+            weight = weight_of(index)
             if self._end.wait(weight * INTERVAL_S):
                 return
-            found = classify_with_loaders(sys._current_frames(), self.thread or 0)
-            if found is not None:
-                self.samples.append(Sample(time.time(), *found, weight))
+            classified = classify_with_loaders(sys._current_frames(), self.thread or 0)
+            if classified is not None:
+                self.samples.append(Sample(time.time(), *classified, weight))

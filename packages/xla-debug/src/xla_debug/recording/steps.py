@@ -1,6 +1,6 @@
-"""Divide the time of the thread that runs the steps: by timed events, and by samples between them.
+"""Divide the time of the thread that runs the steps into phases: by timed events, and by samples between them.
 
-Each step only takes notes; they are added up when a report is asked for.
+A running step only takes notes, which are added up when a report is made.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from xla_debug.run_report.findings import WARM_UP
 from xla_debug.run_report.schema import HotLine, Phase, Step
 
 TIMELINE = 512
-"""Steps kept one by one; of a longer run every second, fourth, … one."""
+"""Steps kept one by one, at most; of a longer run every second, fourth, … step is kept."""
 _LONGER = 8
-"""Steps of a run from which those of the warm-up do not count: imports, first compilations."""
+"""Steps of a run, from which its warm-up (imports, first compilations) does not count."""
 _SPLIT_FROM = 3
-"""Samples in a step from which they divide its host time; with fewer, those of the run do."""
+"""Samples in a step, from which they divide its host time; with fewer, the samples of the run divide it."""
 _HOST = (Phase.TRACING, Phase.LOADER, Phase.PYTHON)
 _HOT_LINES = 20
 _SLACK_S = 1e-6
-"""Events that started this much earlier are still inside: clocks of float seconds are not finer."""
+"""An event that starts this much earlier still counts as inside another: float seconds are not finer."""
 
 
 class TimedEvent(NamedTuple):
-    """An event of that thread with its duration. waited_ns: the part of it that is waiting."""
+    """A timed event of the thread that runs the steps. waited_ns: the part of it that is waiting."""
 
     phase: Phase
     start_s: float
@@ -44,7 +44,7 @@ class Moved(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """A new start of this step: what was done until `time_s` is none of it."""
+    """A new start of the current step: time before `time_s` does not count."""
 
     time_s: float
 
@@ -54,7 +54,7 @@ Note = TimedEvent | Moved | Restart | events_abi.ExecuteEvent | events_abi.SyncE
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step, by itself. ns: of the thread that steps, by phase; device_ns: the device at work; the rest are counts and bytes."""
+    """The measurements of a step. ns: of the thread that steps, by phase; device_ns: the device at work; the rest are counts and bytes."""
 
     index: int
     start_s: float
@@ -70,7 +70,7 @@ class MeasuredStep:
 
 @dataclass(slots=True)
 class _StepNotes:
-    """A step. events: in the order of their ends. samples: those taken in it."""
+    """The notes of a step. events: in the order of their ends. samples: those taken in it."""
 
     start_s: float
     end_s: float = 0.0
@@ -81,13 +81,13 @@ class _StepNotes:
     samples: list[Sample] = field(default_factory=list)
 
     def count(self, phase: Phase) -> int:
-        """The number of its events of a phase."""
+        """Count the step's events of a phase."""
         return sum(event.phase is phase for event in self.events)
 
 
 @dataclass(slots=True)
 class TimeTotals:
-    """Time of steps: of the host by phase, of the device, and the samples of the host's own time, by phase and line."""
+    """Sums over steps: the host's time by phase, the device's time, and samples of the host's own time by phase and line."""
 
     steps: int = 0
     ns: Counter[Phase] = field(default_factory=Counter)
@@ -95,35 +95,35 @@ class TimeTotals:
     device_ns: int = 0
 
     def copy(self) -> TimeTotals:
-        """As of now."""
+        """Copy the sums up to now."""
         return TimeTotals(self.steps, self.ns.copy(), self.samples.copy(), self.device_ns)
 
     def since(self, start: TimeTotals) -> TimeTotals:
-        """The part after `start`."""
+        """Subtract the earlier sums `start`."""
         return TimeTotals(self.steps - start.steps, self.ns - start.ns, self.samples - start.samples, self.device_ns - start.device_ns)
 
     def phases_ms(self) -> dict[str, float]:
-        """By `Phase.value`."""
+        """The host's milliseconds by `Phase.value`."""
         return {phase.value: ns * 1e-6 for phase, ns in self.ns.items() if ns}
 
     def hot_lines(self) -> list[HotLine]:
-        """Shares of the samples, as milliseconds of the host's own time."""
+        """List the lines with most samples, with their share of the host's own time in milliseconds."""
         total = max(self.samples.total(), 1)
         work_ms = sum(self.ns[phase] for phase in _HOST) * 1e-6
         return [HotLine(line, phase.value, work_ms * count / total) for (phase, line), count in self.samples.most_common(_HOT_LINES)]
 
 
 class Steps:
-    """The steps of one thread, made of notes. Only `notes` may be added to from any thread.
+    """Makes the steps of one thread out of notes. Any thread may add to `notes`.
 
-    keep_each: fill `each`.
+    keep_each: also keep each step in `each`.
     """
 
     def __init__(self, start_s: float, keep_each: bool = False) -> None:
         self.notes: deque[Note] = deque()
-        """In the order of their ends; a SyncEvent ends a step."""
+        """Notes in the order of their ends; a SyncEvent ends a step."""
         self.each: deque[MeasuredStep] | None = deque() if keep_each else None
-        """The steps that have been added up, for who takes them away."""
+        """The steps that have been added up; the reader removes them."""
         self._running = _StepNotes(start_s)
         self._phase_samples: Counter[Phase] = Counter()
         self._totals = TimeTotals()
@@ -133,9 +133,9 @@ class Steps:
         self._device_until_s = 0.0
 
     def accumulate(self, samples: deque[Sample]) -> None:
-        """Add up the notes, and what was seen in the steps that have ended, oldest first; takes that from `samples`."""
+        """Add up the notes and the samples of the steps that have ended, and remove these samples."""
         ended = list(self._ended(samples))
-        # Before any step is divided: those with few samples use the sums of all. Without the warm-up, which is like no later step.
+        # Before any step is divided: steps with few samples use the sums of all. Without the warm-up, which no later step resembles.
         for step in ended[max(WARM_UP - self._totals.steps, 0) :]:
             self._phase_samples += _phases(step.samples)
         for step in ended:
@@ -153,7 +153,7 @@ class Steps:
                 running.to_device += note.to_device
                 running.from_device += note.from_device
             elif isinstance(note, events_abi.SyncEvent):
-                # Behind the events inside of it: `self_times` goes by the order of the ends.
+                # After the events inside it, since `self_times` needs the order of the ends.
                 running.events.append(TimedEvent(Phase.LOOKUP, note.start_s, note.duration_ns, note.waited_ns))
                 running.end_s = note.start_s + note.duration_ns * 1e-9
                 while samples and samples[0].time_s <= running.end_s:
@@ -164,7 +164,7 @@ class Steps:
                 running.start_s = note.time_s
 
     def _add_step(self, step: _StepNotes) -> None:
-        """Divide the time outside events as the samples say: those of the step, or of the run if they are few."""
+        """Divide the step's time outside events in proportion to its samples, or to the run's samples if it has few."""
         totals, samples = self._totals, step.samples
         for sample in samples:
             totals.samples[sample.phase, sample.line] += sample.weight
@@ -174,7 +174,7 @@ class Steps:
         total = split.total()
         rest_ns = max(int((step.end_s - step.start_s) * 1e9) - events_ns, 0)
         for phase in _HOST:
-            # Before the first sample all of it counts as tracing, the likeliest.
+            # Without any sample all of it counts as tracing, the likeliest phase.
             part = rest_ns * split[phase] // total if total else rest_ns * (phase is Phase.TRACING)
             if part:
                 ns[phase] = ns.get(phase, 0) + part
@@ -190,7 +190,7 @@ class Steps:
             self._warm_up = totals.copy()
 
     def _busy(self, start_s: float, duration_ns: int) -> int:
-        """The device time of a program, in ns, without that in which it waited for earlier programs."""
+        """The nanoseconds that a program ran on the device, without its wait for earlier programs."""
         end_s = start_s + duration_ns * 1e-9
         busy_s = max(end_s - max(start_s, self._device_until_s), 0.0)
         self._device_until_s = max(end_s, self._device_until_s)
@@ -205,11 +205,11 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """The number of steps that are added up."""
+        """The number of steps that have been added up."""
         return self._totals.steps
 
     def measured(self) -> TimeTotals:
-        """The sums: without the warm-up, if the run is long enough."""
+        """The sums, without the warm-up if the run is long enough."""
         return self._totals.since(self._warm_up) if self._totals.steps >= _LONGER else self._totals.copy()
 
     def timeline(self) -> list[Step]:
@@ -233,22 +233,22 @@ def _measured(index: int, step: _StepNotes, ns: Mapping[Phase, int]) -> Measured
 
 
 def _phases(samples: Iterable[Sample]) -> Counter[Phase]:
-    found: Counter[Phase] = Counter()
+    weights: Counter[Phase] = Counter()
     for sample in samples:
-        found[sample.phase] += sample.weight
-    return found
+        weights[sample.phase] += sample.weight
+    return weights
 
 
 def self_times(events: Iterable[TimedEvent]) -> tuple[dict[Phase, int], int]:
-    """Nanoseconds by phase, each event's without that of the events inside it; and of all together, in the order of their ends."""
+    """Add up events, given in the order of their ends: nanoseconds by phase, each without the events inside it; and of all together."""
     ns: dict[Phase, int] = {}
     outermost: list[tuple[float, int]] = []
     for phase, start_s, duration_ns, waited_ns in events:
-        inside = 0
+        inside_ns = 0
         while outermost and outermost[-1][0] >= start_s - _SLACK_S:
-            inside += outermost.pop()[1]
+            inside_ns += outermost.pop()[1]
         outermost.append((start_s, duration_ns))
-        ns[phase] = ns.get(phase, 0) + max(duration_ns - inside - waited_ns, 0)
+        ns[phase] = ns.get(phase, 0) + max(duration_ns - inside_ns - waited_ns, 0)
         if waited_ns:
             ns[Phase.WAITING] = ns.get(Phase.WAITING, 0) + waited_ns
     return ns, sum(duration_ns for _, duration_ns in outermost)

@@ -1,4 +1,4 @@
-"""The numbers of each step as scalars for TensorBoard."""
+"""Write the measurements of each step as scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from xla_debug.run_report.schema import DeviceMemory, Phase
 
 
 class Scalars:
-    """Writes a file of events below `folder`: in `xla`, of several replicas in `xla/replica-N`.
+    """Writes TensorBoard's file of events in `folder/xla`, or with several replicas in `folder/xla/replica-N`.
 
     Raises ImportError without the package tensorboard.
     """
 
     def __init__(self, folder: Path) -> None:
         optional_libraries.require(optional_libraries.TENSORBOARD, "writing scalars for TensorBoard")
-        # Now, and not in the thread that writes: it might be at the end of the process, where imports may fail.
+        # Imported now, not by the thread that writes, which may run at the end of the process, where imports can fail.
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from torch.utils.tensorboard import RecordWriter
 
@@ -34,13 +34,13 @@ class Scalars:
         self._writer: Any = None
 
     def write(self, steps: Iterable[MeasuredStep], last: int, memory: Iterable[DeviceMemory]) -> None:
-        """Add the scalars of steps, and memory as of now, in step `last`. Raises OSError."""
+        """Write the scalars of steps, and the memory now as scalars of step `last`. Raises OSError."""
         if self._writer is None:
             self._open()
         for step in steps:
             self._add(step.end_s, step.index, _scalars(step))
-        used = {f"xla_memory_bytes/{device.device.replace(':', '_')}": float(device.in_use) for device in memory}
-        self._add(time.time(), last, used.items())
+        in_use = {f"xla_memory_bytes/{device.device.replace(':', '_')}": float(device.in_use) for device in memory}
+        self._add(time.time(), last, in_use.items())
         self._writer.flush()
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class Scalars:
             folder /= f"replica-{topology.process_index}"
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
-        # SummaryWriter would start a thread, which Python refuses at the end of a process: there a short run begins to write.
+        # Not SummaryWriter: it starts a thread, which Python refuses at the end of a process, where a short run first writes.
         self._writer = self._new_writer((folder / f"events.out.tfevents.{now:.0f}.{platform.node()}.{os.getpid()}").open("xb"))
         self._writer.write(self._event(wall_time=now, file_version="brain.Event:2").SerializeToString())
 

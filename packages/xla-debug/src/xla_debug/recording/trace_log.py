@@ -1,4 +1,4 @@
-"""Every compiled program as an artifact of torch's trace log: `tlparse` shows them beside torch's own (`TORCH_TRACE=FOLDER`)."""
+"""Write every compiled program to torch's trace log (`TORCH_TRACE=FOLDER`), where `tlparse` shows it beside torch's own artifacts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def install() -> None:
 
 
 class _Writer:
-    """Writes two artifacts for each compilation: `xla_program_N`, its text, and `xla_compile_N`, why it was compiled and what it took."""
+    """Writes two artifacts for each compilation: `xla_program_N`, its text, and `xla_compile_N`, the reason and the measurements."""
 
     def __init__(self) -> None:
         self._known = KnownPrograms()
         self._numbers = itertools.count()
 
     def write(self, event: events.CompileEvent) -> None:
-        number = next(self._numbers)
+        index = next(self._numbers)
         difference = dataclasses.asdict(self._known.explain(event))
-        _compat.write_to_trace_log(f"xla_program_{number}", texts.graph_text(event.graph))
+        _compat.write_to_trace_log(f"xla_program_{index}", texts.graph_text(event.graph))
         _compat.write_to_trace_log(
-            f"xla_compile_{number}",
+            f"xla_compile_{index}",
             {
                 "graph_hash": event.graph_hash,
                 "line": event.line,

@@ -1,1 +1,1 @@
-"""Run reports as people see them: in the terminal and as a page of HTML."""
+"""Render run reports for people: in the terminal and as a page of HTML."""

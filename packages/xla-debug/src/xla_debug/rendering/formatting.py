@@ -1,4 +1,4 @@
-"""Lengths of time, bytes, shares and counts as texts for people."""
+"""Format durations, bytes, shares and counts for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def duration(ms: float) -> str:
-    """Milliseconds, to about three digits: `0.042 ms`, `12.3 ms`, `1.25 s`, `3 min 20 s`."""
+    """Format milliseconds to about three digits: `0.042 ms`, `12.3 ms`, `1.25 s`, `3 min 20 s`."""
     size = abs(ms)
     if size >= 59_950:
         minutes, seconds = divmod(round(ms / 1000), 60)
@@ -17,13 +17,13 @@ def duration(ms: float) -> str:
 
 
 def milliseconds(ms: float) -> str:
-    """Milliseconds as a plain number, to about three digits."""
+    """Format milliseconds as a plain number, to about three digits."""
     size = abs(ms)
     return f"{ms:.{0 if size >= 99.95 or size == 0 else 1 if size >= 9.995 else 2 if size >= 0.1 else 3}f}"
 
 
 def size(nbytes: float) -> str:
-    """Bytes in steps of 1024: `512 B`, `1.5 KiB`, `2.0 GiB`."""
+    """Format bytes in steps of 1024: `512 B`, `1.5 KiB`, `2.0 GiB`."""
     if abs(nbytes) < 1024:
         return f"{nbytes:.0f} B"
     for power, unit in enumerate(("KiB", "MiB", "GiB"), 1):
@@ -33,22 +33,22 @@ def size(nbytes: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 0 to 1 as `62 %`."""
+    """Format a share of 0 to 1 as `62 %`."""
     return f"{100 * share:.0f} %"
 
 
 def number(value: float) -> str:
-    """A count, which may be an average of several: `1,200`, `2.5`."""
+    """Format a count, which may be an average: `1,200`, `2.5`."""
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.{1 if value >= 1 else 2}f}"
 
 
 def counted(count: float, noun: str) -> str:
-    """A count with its noun: `1 step`, `2 steps`."""
+    """Format a count with its noun: `1 step`, `2 steps`."""
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def ranges(ordinals: Sequence[int]) -> str:
-    """Whole numbers in order as `0-3, 7`."""
+    """Format whole numbers as ranges: `0-3, 7`."""
     parts: list[list[int]] = []
     for ordinal in sorted(ordinals):
         if parts and ordinal == parts[-1][-1] + 1:

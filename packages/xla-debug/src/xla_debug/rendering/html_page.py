@@ -1,4 +1,4 @@
-"""Run reports as a self-contained page of HTML: styles, script and data are in it."""
+"""Render a run report as one page of HTML that contains its styles, scripts and data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PART = re.compile(r"<!--([\w.]+)-->")
 
 
 def html_page(report: RunReport) -> str:
-    """A run report as HTML."""
+    """Render a run report as HTML."""
     folder = resources.files("xla_debug.rendering")
     parts = {"report": _embedded(report)} | {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _FILES}
     return _PART.sub(lambda match: parts[match[1]], folder.joinpath("page.html").read_text(encoding="utf-8"))
 
 
 def _embedded(report: RunReport) -> str:
-    """JSON that cannot end the element it is in, whatever its texts are."""
+    """Write a run report as JSON that cannot end the HTML element around it, whatever its texts are."""
     return files.to_json(report).decode().translate({ord(char): f"\\u{ord(char):04x}" for char in "<>&"})

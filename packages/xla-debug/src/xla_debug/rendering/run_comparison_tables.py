@@ -1,4 +1,4 @@
-"""Comparisons of runs as tables in the terminal."""
+"""Render comparisons of runs as tables in the terminal."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rich.text import Text
 from xla_debug.rendering.formatting import counted, duration, number, percent, size
 from xla_debug.rendering.source_lines import SourceLines
 from xla_debug.rendering.tables import Cell, heading, indented, plain, section, table
-from xla_debug.run_report.run_comparison import MeasuredChange, RunComparison, RunSummary, Unit
+from xla_debug.run_report.run_comparison import MeasuredChange, MeasuredUnit, RunComparison, RunSummary
 from xla_debug.run_report.schema import Finding
 
-_SAME = 0.01
-"""A change of less is none."""
-_TEXTS = {Unit.MS: duration, Unit.BYTES: size, Unit.COUNT: number, Unit.SHARE: percent}
+_NEGLIGIBLE = 0.01
+"""A smaller change counts as none."""
+_TEXTS = {MeasuredUnit.MS: duration, MeasuredUnit.BYTES: size, MeasuredUnit.COUNT: number, MeasuredUnit.SHARE: percent}
 _MORE_IS_BETTER = ("steps", "device at work")
-"""Measurements of which more is no loss."""
+"""Measurements whose growth is not shown as a loss."""
 
 
 def comparison_view(comparison: RunComparison, source_lines: SourceLines) -> Group:
-    """Two runs side by side: what got slower and by how much, and what else is different."""
+    """Render two runs side by side: what got slower and by how much, and what else differs."""
     names = [">before", ">after", ">change", ""]
     parts: list[RenderableType] = [*_headline(comparison)]
     parts += section("Where the step goes", "ms per step", ["phase", *names], [_row(change) for change in comparison.phases])
@@ -40,10 +40,10 @@ def _headline(comparison: RunComparison) -> Iterator[RenderableType]:
     if slower is None:
         yield Text("no steps to compare: one of the runs has none", "bold yellow")
         return
-    change = f"{percent(abs(slower))} {'slower' if slower > 0 else 'faster'}" if abs(slower) >= _SAME else "as fast as before"
-    style = "bold red" if slower >= _SAME else "bold green" if slower <= -_SAME else "bold"
-    most = comparison.phases[0] if comparison.phases else None
-    reason = f", most of it in {most.name}" if most and abs(slower) >= _SAME and most.delta * slower > 0 else ""
+    change = f"{percent(abs(slower))} {'slower' if slower > 0 else 'faster'}" if abs(slower) >= _NEGLIGIBLE else "as fast as before"
+    style = "bold red" if slower >= _NEGLIGIBLE else "bold green" if slower <= -_NEGLIGIBLE else "bold"
+    largest = comparison.phases[0] if comparison.phases else None
+    reason = f", most of it in {largest.name}" if largest and abs(slower) >= _NEGLIGIBLE and largest.delta * slower > 0 else ""
     yield Text(f"{change}: {duration(after.step_ms)} per step, before {duration(before.step_ms)}{reason}", style)
 
 
@@ -53,13 +53,13 @@ def _row(change: MeasuredChange) -> list[Cell]:
 
 
 def _change(change: MeasuredChange) -> tuple[Text, Text]:
-    """The change in its own unit and in percent."""
-    same = change.ratio is not None and abs(change.ratio) < _SAME
-    if not change.delta or same:
+    """Format a change in its own unit and in percent."""
+    is_same = change.ratio is not None and abs(change.ratio) < _NEGLIGIBLE
+    if not change.delta or is_same:
         return Text("same", "dim"), Text("")
     sign = "+" if change.delta > 0 else "-"
     style = "" if change.name in _MORE_IS_BETTER else "red" if change.delta > 0 else "green"
-    percents = f"{sign}{percent(abs(change.ratio))}" if change.ratio is not None and change.unit is not Unit.SHARE else ""
+    percents = f"{sign}{percent(abs(change.ratio))}" if change.ratio is not None and change.unit is not MeasuredUnit.SHARE else ""
     return Text(f"{sign}{_TEXTS[change.unit](abs(change.delta))}", style), Text(percents, style)
 
 
@@ -68,13 +68,13 @@ def _findings(title: str, findings: Sequence[Finding], style: str, source_lines:
         return []
     parts: list[RenderableType] = [heading(title)]
     for finding in findings:
-        where = f"  {source_lines.shorten(finding.line)}" if finding.line else ""
-        parts += [plain(finding.problem.value, style).append_text(plain(where)), indented(plain(finding.text))]
+        location = f"  {source_lines.shorten(finding.line)}" if finding.line else ""
+        parts += [plain(finding.problem.value, style).append_text(plain(location)), indented(plain(finding.text))]
     return parts
 
 
 def runs_table(rows: Sequence[RunSummary]) -> Group:
-    """Several runs in one table, the first one as the baseline."""
+    """Render several runs as one table, with the first one as the baseline."""
     first = rows[0].step_ms
     names = [plain(f"{rank}  {run.name}  ").append_text(plain(_about(run), "dim")) for rank, run in enumerate(rows, 1)]
     columns = [">#", ">steps", ">step", ">to first", ">device", ">compiles", ">reads", ">on CPU", ">peak"]

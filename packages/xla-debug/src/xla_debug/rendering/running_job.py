@@ -1,4 +1,4 @@
-"""Show a running job from the recordings that its processes write, one file each, in one folder."""
+"""Show a running job from the recordings in its folder, of which each process writes one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PID = re.compile("[0-9]{1,10}")
 
 
 def folder_of(target: str) -> Path:
-    """The folder of a job: `target` itself, or that of the process with this number. Raises RunReportFileError if there is none."""
+    """Find the folder of a job: `target` itself, or the folder of the process with this id. Raises RunReportFileError if there is none."""
     if os.path.isdir(target):
         return Path(target)
     if not _PID.fullmatch(target):
         raise RunReportFileError(f"{target}: there is no such folder; give the folder of a job's recordings, or the number of its process")
-    folder = recording_folder.folder_of(int(target))  # of `xla-debug run`, or else of a process that it started
+    folder = recording_folder.folder_of(int(target))  # if it is `xla-debug run`; else it may be a process that that started
     folder = next((job for job in folder.parent.glob("*") if recording_folder.file_of(job, int(target)).exists()), folder)
     if not os.path.isdir(folder):
         raise RunReportFileError(f"process {target} is not recorded ({folder} is missing); start it with `xla-debug run SCRIPT`")
@@ -43,13 +43,13 @@ def folder_of(target: str) -> Path:
 
 
 def report_of(folder: Path) -> RunReport | None:
-    """The run report of a job as it is now; None before its processes have written any. Raises RunReportFileError."""
-    found = [report for path in recording_folder.files_in(folder) if (report := _read(path))]
-    return merge(found) if found else None
+    """Read the run report of a job up to now; None before its processes have written any. Raises RunReportFileError."""
+    reports = [report for path in recording_folder.files_in(folder) if (report := _read(path))]
+    return merge(reports) if reports else None
 
 
 def _read(path: Path) -> RunReport | None:
-    """The run report of one process; None if it has just taken it away."""
+    """Read the run report of one process; None if the file has just been removed."""
     try:
         return files.read(path)
     except RunReportFileError:
@@ -59,7 +59,7 @@ def _read(path: Path) -> RunReport | None:
 
 
 def has_ended(report: RunReport) -> bool:
-    """Whether all processes have finished, or are gone without having said so."""
+    """Whether all processes have finished, or ended without a last recording."""
     return all(replica.finished or _has_exited(replica) for replica in report.replicas)
 
 
@@ -74,12 +74,12 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # another user's
+        return True  # it is another user's process
     return True
 
 
 def show_once(folder: Path, console: Console) -> None:
-    """Print how a job is now. Raises RunReportFileError if it has not written yet."""
+    """Print the present state of a job. Raises RunReportFileError if it has not written yet."""
     report = report_of(folder)
     if report is None:
         raise RunReportFileError(f"{folder}: nothing is recorded yet; look again when the job has run for a second")
@@ -87,20 +87,20 @@ def show_once(folder: Path, console: Console) -> None:
 
 
 def follow(folder: Path, console: Console) -> None:
-    """Show a job until it is over, or has taken its recordings away. Raises RunReportFileError."""
+    """Show a job until it has ended, or its recordings are removed. Raises RunReportFileError."""
     with Live(Text(f"waiting for the first recording in {folder}"), console=console, auto_refresh=False) as live:
-        seen = False
+        was_recorded = False
         while True:
             report = report_of(folder)
             if report is not None:
-                seen = True
+                was_recorded = True
                 live.update(_view(folder, report), refresh=True)
-            if seen and (report is None or has_ended(report)):
+            if was_recorded and (report is None or has_ended(report)):
                 return
             time.sleep(_EVERY)
 
 
 def _view(folder: Path, report: RunReport) -> RenderableType:
     lost = [replica for replica in report.replicas if not replica.finished and _has_exited(replica)]
-    ends = [f"process {replica.pid} of replica {replica.ordinal} ended without a last recording: it was killed" for replica in lost]
-    return Group(overview(report), plain(f"\nrecorded in {folder.absolute()}", "dim"), *(Text(end, "bold red") for end in ends))
+    messages = [f"process {replica.pid} of replica {replica.ordinal} ended without a last recording: it was killed" for replica in lost]
+    return Group(overview(report), plain(f"\nrecorded in {folder.absolute()}", "dim"), *(Text(message, "bold red") for message in messages))

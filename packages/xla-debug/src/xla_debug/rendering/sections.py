@@ -1,6 +1,6 @@
-"""The sections of a run report in the terminal, each a table: compilations, syncs, copies, memory, and the lines that took host time.
+"""Render the sections of a run report as tables: compilations, syncs, copies, memory, and the lines that took host time.
 
-Of several replicas those rows that say the same are one, with the mean over the replicas.
+Equal rows of several replicas become one row, with the mean over the replicas.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Copied = TypeVar("Copied", Fallback, Transfer)
 def _section(
     title: str, replicas: Replicas, columns: list[str], groups: list[RowGroup[T]], row: Callable[[RowGroup[T]], list[Cell]]
 ) -> list[RenderableType]:
-    """A table with a row for each group, and where there are several replicas, which of them it is about."""
+    """Render a table with a row for each group, and with a column of replicas if there are several."""
     if len(replicas) == 1:
         return section(title, "", columns, [row(group) for group in groups])
-    return section(title, "per replica", [*columns, "replicas"], [[*row(group), _who(group.ordinals, replicas)] for group in groups])
+    return section(title, "per replica", [*columns, "replicas"], [[*row(group), _ordinals(group.ordinals, replicas)] for group in groups])
 
 
-def _who(ordinals: Sequence[int], replicas: Replicas) -> str:
+def _ordinals(ordinals: Sequence[int], replicas: Replicas) -> str:
     return "all" if len(ordinals) == len(replicas) else ranges(ordinals)
 
 
@@ -47,10 +47,10 @@ def _compiles(replicas: Replicas, source_lines: SourceLines) -> list[RenderableT
 
     def row(group: RowGroup[Compile]) -> list[Cell]:
         first = group.first
-        given = f"{first.donated} of {counted(first.inputs, 'input')} donated ({size(first.donated_bytes)})" if first.donated else None
-        what = ", ".join(filter(None, [first.name, counted(first.operations, "operation"), given]))
-        asked = plain(source_lines.shorten(first.line)).append_text(plain(f"\n{what}", "dim"))
-        return [str(first.step), duration(group.mean(lambda row: row.ms)), asked, _why(first, source_lines, advised)]
+        donation = f"{first.donated} of {counted(first.inputs, 'input')} donated ({size(first.donated_bytes)})" if first.donated else None
+        summary = ", ".join(filter(None, [first.name, counted(first.operations, "operation"), donation]))
+        request = plain(source_lines.shorten(first.line)).append_text(plain(f"\n{summary}", "dim"))
+        return [str(first.step), duration(group.mean(lambda row: row.ms)), request, _why(first, source_lines, advised)]
 
     return _section(f"Compiles: {len(groups)}, {duration(spent)}", replicas, [">step", ">took", "asked for by", "why"], groups, row)
 
@@ -88,7 +88,7 @@ def _syncs(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType
 def _copies(
     title: str, replicas: Replicas, columns: list[str], groups: list[RowGroup[Copied]], names: Callable[[Copied], list[Cell]]
 ) -> list[RenderableType]:
-    """A table of what moved data: the columns that name it, then how often, how much, how long."""
+    """Render a table of data movements: the columns that name them, then count, bytes and time."""
     return _section(
         title,
         replicas,
@@ -152,7 +152,7 @@ def _live(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType]
 def _hot_lines(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType]:
     groups = group_rows(replicas, lambda replica: replica.hot_lines, lambda row: (row.line, row.phase))
     steps = max((replica.measured_steps for replica in replicas), default=0)
-    whole = max((step_ms(replica) * replica.measured_steps for replica in replicas), default=0.0)
+    total_ms = max((step_ms(replica) * replica.measured_steps for replica in replicas), default=0.0)
     return _section(
         "Hot lines",
         replicas,
@@ -162,10 +162,10 @@ def _hot_lines(replicas: Replicas, source_lines: SourceLines) -> list[Renderable
             source_lines.shorten(group.first.line),
             group.first.phase,
             duration(group.mean(lambda row: row.ms) / max(steps, 1)),
-            percent(share(group.mean(lambda row: row.ms), whole)),
+            percent(share(group.mean(lambda row: row.ms), total_ms)),
         ],
     )
 
 
 SECTIONS = (_compiles, _syncs, _fallbacks, _transfers, _devices, _live, _hot_lines)
-"""In the order in which they are shown."""
+"""The sections in the order in which they are shown."""

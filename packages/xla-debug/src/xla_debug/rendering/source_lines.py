@@ -1,4 +1,4 @@
-"""Shorten the user's source lines (`file:line`): without the folder that they share."""
+"""Shorten the user's source lines (`file:line`) by the folder that they share."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _LIBRARIES = re.compile(r"^.*/(?:site|dist)-packages/")
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """common_folder: with a slash at its end, cut from the lines below it; empty if there is none."""
+    """Shortens source lines. common_folder: cut from the lines below it, with a slash at its end; empty if there is none."""
 
     common_folder: str
 
     @classmethod
     def of(cls, reports: Iterable[RunReport]) -> SourceLines:
-        """Finds the folder that all lines outside libraries share."""
+        """Find the folder that all lines outside libraries share."""
         lines = {line for report in reports for line in _lines(report) if line and line.startswith("/")}
         folders = [os.path.dirname(line) for line in lines if not _LIBRARIES.match(line)]
         common_folder = os.path.commonpath(folders) if folders else "/"
         return cls("" if common_folder == "/" else f"{common_folder}/")
 
     def shorten(self, line: str | None) -> str:
-        """A `file:line` below the folder; one in a library from the library's name on."""
+        """Cut the common folder off a `file:line`, or all before the name of a library."""
         if not line:
             return "no line known"
         below = self.common_folder and line.startswith(self.common_folder)

@@ -1,4 +1,4 @@
-"""Text that cannot act on the terminal, and tables that fit into it."""
+"""Make text without control characters, and tables that fit into the terminal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rich.text import Text
 from xla_debug.printable_text import printable
 
 _BAR = 24
-"""Characters of the bar of a whole, where there is room for it."""
-_MOST = 20
-"""Rows of a table that are shown; a page has them all."""
+"""Characters of a full bar, where there is room for it."""
+_MOST_ROWS = 20
+"""Rows of a table that are shown, at most; the HTML page shows all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a share, 0 to 1, on one line: all bars of a column are by one scale, that of its width."""
+    """A bar that shows a share, 0 to 1, on one line; all bars of a column have the same scale."""
 
     part: float
     style: str
@@ -38,36 +38,36 @@ Cell = str | Text | Bar
 
 
 def plain(text: str, style: str = "") -> Text:
-    """A text as it is: no markup, and what is no printable character is replaced, since files may come from anywhere."""
+    """Make text without markup, and replace characters that are not printable, since files may come from anywhere."""
     return Text(printable(text), style)
 
 
 def indented(text: Text) -> Padding:
-    """A paragraph that belongs to the line above."""
+    """Indent a paragraph that belongs to the line above."""
     return Padding(text, (0, 0, 0, 3), expand=False)
 
 
 def heading(text: str, note: str = "") -> Text:
-    """The heading of a section, with what is to be known of all of it."""
+    """Make the heading of a section, with a note on all of it."""
     return Text.assemble("\n", (text, "bold"), (f"  {note}" if note else "", "dim"))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
-    """A table as wide as what it holds, at most as the terminal. Columns whose name begins with `>` are of numbers."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    """Make a table as wide as its contents, or at most the terminal. Columns whose name begins with `>` have numbers."""
+    rendered = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     for name in columns:
-        number = name.startswith(">")
-        made.add_column(Text(name.removeprefix(">")), justify="right" if number else "left", no_wrap=number, overflow="fold")
+        is_number = name.startswith(">")
+        rendered.add_column(Text(name.removeprefix(">")), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     for row in rows:
-        made.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
-    return made
+        rendered.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
+    return rendered
 
 
 def section(title: str, note: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[RenderableType]:
-    """A heading with its table, of the first rows; nothing without rows."""
+    """Make a heading and a table of the first rows; nothing without rows."""
     if not rows:
         return []
-    more = len(rows) - _MOST
-    shown = table(columns, rows[:_MOST])
-    rest = [Text(f"and {more} more: `--html FILE` shows all", "dim")] if more > 0 else []
-    return [heading(title, note), Group(shown, *rest)]
+    hidden = len(rows) - _MOST_ROWS
+    body = table(columns, rows[:_MOST_ROWS])
+    rest = [Text(f"and {hidden} more: `--html FILE` shows all", "dim")] if hidden > 0 else []
+    return [heading(title, note), Group(body, *rest)]

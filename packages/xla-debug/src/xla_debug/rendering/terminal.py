@@ -1,4 +1,4 @@
-"""Run reports in the terminal: what is wrong first, then the numbers behind it. Sections that would be empty are left out."""
+"""Render run reports in the terminal: problems first, then the numbers behind them. Empty sections are left out."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from xla_debug.run_report.aggregates import (
 from xla_debug.run_report.excerpts import line_of_excerpt
 from xla_debug.run_report.schema import Bottleneck, Finding, Phase, Problem, Replica, RunReport
 
-_NEWEST = 50
-"""Steps that are the present of a running job."""
-_COLUMNS = 8
-"""Replicas beside each other: as many as fit."""
-_MARKED = 0.1
-"""Of a replica's own work: a phase that takes so much longer than with the others is marked."""
+_NEWEST_STEPS = 50
+"""Newest steps whose median is a running job's present pace."""
+_MOST_COLUMNS = 8
+"""Replicas side by side, at most: so many fit."""
+_MARKED_SHARE = 0.1
+"""Share of a replica's own work by which a phase must exceed the median of all replicas to be marked."""
 
 
 def full_view(report: RunReport) -> Group:
@@ -48,35 +48,35 @@ def full_view(report: RunReport) -> Group:
 def overview(report: RunReport) -> Group:
     """Render the overview of a running job: how fast it is now, where the time goes, what is wrong."""
     source_lines = SourceLines.of([report])
-    now = [typical_step_ms(replica, newest=_NEWEST) for replica in report.replicas if replica.timeline]
-    held = sum(device.in_use for replica in report.replicas for device in replica.memory.devices)
-    parts = [f"now {duration(max(now))} per step"] if now else []
+    current_ms = [typical_step_ms(replica, newest=_NEWEST_STEPS) for replica in report.replicas if replica.timeline]
+    in_use = sum(device.in_use for replica in report.replicas for device in replica.memory.devices)
+    parts = [f"now {duration(max(current_ms))} per step"] if current_ms else []
     parts += [counted(max((len(replica.compiles) for replica in report.replicas), default=0), "compile")]
-    parts += [f"{size(held)} on devices"] if held else []
+    parts += [f"{size(in_use)} on devices"] if in_use else []
     return Group(*_head(report, source_lines), Text(", ".join(parts)), *_steps(report), *_findings(report, source_lines))
 
 
 def _head(report: RunReport, source_lines: SourceLines) -> Iterator[RenderableType]:
-    """The bottlenecks, the command and its pace."""
+    """Render the bottlenecks, the command and its pace."""
     bottlenecks = {replica.verdict for replica in report.replicas}
-    for bottleneck in sorted(bottlenecks, key=lambda one: one.value):
-        of = [replica for replica in report.replicas if replica.verdict is bottleneck]
-        who = f"  replica {ranges([replica.ordinal for replica in of])}" if len(bottlenecks) > 1 else ""
-        yield Text.assemble((_bottleneck(of), "bold"), who)
+    for bottleneck in sorted(bottlenecks, key=lambda item: item.value):
+        replicas = [replica for replica in report.replicas if replica.verdict is bottleneck]
+        suffix = f"  replica {ranges([replica.ordinal for replica in replicas])}" if len(bottlenecks) > 1 else ""
+        yield Text.assemble((_bottleneck(replicas), "bold"), suffix)
     yield plain(" ".join(report.command))
     slow = slowest(report)
     if slow is not None:
-        many = f", {counted(len(report.replicas), 'replica')}" if len(report.replicas) > 1 else ""
+        count = f", {counted(len(report.replicas), 'replica')}" if len(report.replicas) > 1 else ""
         state = {None: "still running", 0: "finished"}.get(report.exit_code, f"ended with exit code {report.exit_code}")
         pace = f"{duration(step_ms(slow))} per step (median {duration(typical_step_ms(slow))}), " if slow.steps else ""
-        when = datetime.fromtimestamp(report.started_s).strftime("%Y-%m-%d %H:%M")
-        yield plain(f"{pace}{counted(slow.steps, 'step')} in {duration(1000 * report.seconds)}{many} on {slow.hardware}, {state}, {when}")
+        date = datetime.fromtimestamp(report.started_s).strftime("%Y-%m-%d %H:%M")
+        yield plain(f"{pace}{counted(slow.steps, 'step')} in {duration(1000 * report.seconds)}{count} on {slow.hardware}, {state}, {date}")
     if source_lines.common_folder:
         yield plain(f"lines are below {source_lines.common_folder}", "dim")
 
 
 def _bottleneck(replicas: Sequence[Replica]) -> str:
-    """The bottleneck of these replicas, with its share of the step."""
+    """Describe the bottleneck of replicas that have the same one, with its share of the step."""
     bottleneck = replicas[0].verdict
     if bottleneck is Bottleneck.NOTHING:
         return Bottleneck.NOTHING.value
@@ -97,17 +97,17 @@ def _findings(report: RunReport, source_lines: SourceLines) -> Iterator[Renderab
 
 
 def _group(rank: int, group: list[Finding], source_lines: SourceLines) -> RenderableType:
-    """Findings of one kind: where and what each is, then what to do about all of them."""
+    """Render findings with the same advice: the line and text of each, then the advice."""
     parts: list[RenderableType] = []
     for finding in group:
-        where = Text.assemble((f"{rank}. {finding.problem.value}" if finding is group[0] else "   and", "bold red"))
+        title = Text.assemble((f"{rank}. {finding.problem.value}" if finding is group[0] else "   and", "bold red"))
         if finding.line:
-            where.append_text(plain(f"  {source_lines.shorten(finding.line)}", "bold"))
+            title.append_text(plain(f"  {source_lines.shorten(finding.line)}", "bold"))
         if finding.replica is not None:
-            where.append(f"  replica {finding.replica}", "yellow")
+            title.append(f"  replica {finding.replica}", "yellow")
         if finding.cost_ms:
-            where.append(f"  cost {duration(finding.cost_ms)}", "dim")
-        parts += [where, indented(plain(finding.text))]
+            title.append(f"  cost {duration(finding.cost_ms)}", "dim")
+        parts += [title, indented(plain(finding.text))]
         if source := line_of_excerpt(finding):
             parts.append(indented(plain(source, "cyan")))
     return Group(*parts, indented(plain(f"→ {group[0].advice}", "green")))
@@ -137,17 +137,17 @@ def _steps(report: RunReport) -> list[RenderableType]:
 
 
 def _side_by_side(replicas: list[Replica], phases: list[Phase]) -> list[RenderableType]:
-    """A column for each replica, in milliseconds per step; work that takes far longer than with the others is marked."""
-    slow = sorted(replicas, key=work_ms, reverse=True)[:_COLUMNS]
+    """Render a column for each replica, in milliseconds per step; work that takes far longer than the median is marked."""
+    slow = sorted(replicas, key=work_ms, reverse=True)[:_MOST_COLUMNS]
     shown = sorted(slow, key=lambda replica: replica.ordinal)
-    cut = len(replicas) > _COLUMNS
-    note = f"ms per step of the {_COLUMNS} slowest of {len(replicas)} replicas" if cut else "ms per step of each replica"
+    cut = len(replicas) > _MOST_COLUMNS
+    note = f"ms per step of the {_MOST_COLUMNS} slowest of {len(replicas)} replicas" if cut else "ms per step of each replica"
 
     def row(name: str, measure: Callable[[Replica], float], text: Callable[[float], str] = milliseconds, work: bool = False) -> list[Cell]:
-        usual = statistics.median(map(measure, replicas))
-        marks = [work and measure(replica) - usual > _MARKED * work_ms(replica) for replica in shown]
+        median = statistics.median(map(measure, replicas))
+        marks = [work and measure(replica) - median > _MARKED_SHARE * work_ms(replica) for replica in shown]
         cells = [Text(text(measure(replica)), "bold yellow" if mark else "") for replica, mark in zip(shown, marks, strict=True)]
-        return [name, *cells, *([text(usual)] if cut else [])]
+        return [name, *cells, *([text(median)] if cut else [])]
 
     rows = [row(phase.value, partial(phase_ms, phase=phase), work=phase is not Phase.WAITING) for phase in phases]
     rows += [row("step", step_ms), row("device at work", busy, percent)]
@@ -156,7 +156,7 @@ def _side_by_side(replicas: list[Replica], phases: list[Phase]) -> list[Renderab
 
 
 def _environment(report: RunReport) -> list[RenderableType]:
-    """One paragraph of what a bug report needs."""
+    """Render the environment for a bug report in one paragraph."""
     environment = report.environment
     versions = [f"Python {environment.python}", *(f"{name} {version}" for name, version in environment.versions.items())]
     settings = [f"{name}={value}" for name, value in environment.settings.items()]

@@ -1,1 +1,1 @@
-"""The report of a run as data: its JSON schema, the files, and what is computed from it."""
+"""The report of a run as data: its JSON schema, its files, and computations on it."""

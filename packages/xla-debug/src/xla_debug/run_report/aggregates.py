@@ -1,4 +1,4 @@
-"""Aggregates of a run report: milliseconds per step, shares, rows grouped over replicas."""
+"""Compute aggregates of a run report: milliseconds per step, shares, rows grouped over replicas."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def device_step_ms(replica: Replica) -> float:
 
 
 def typical_step_ms(replica: Replica, newest: int | None = None) -> float:
-    """The median step, in milliseconds: one that compiles among many does not count. newest: only so many of the last ones."""
+    """The median step in milliseconds, on which a few steps that compile have no effect. newest: use only so many of the last steps."""
     steps = replica.timeline[-newest:] if newest else replica.timeline
     return statistics.median(sum(step.ms.values()) for step in steps) if steps else step_ms(replica)
 
 
 def busy(replica: Replica) -> float:
-    """The share of the steps' time in which the device was at work, 0 to 1. A host that does not wait may be ahead of its device."""
+    """The share of the steps' time in which the device was at work, 0 to 1, also if a host that does not wait is ahead of its device."""
     return min(share(replica.device_ms, sum(replica.phases_ms.values())), 1.0)
 
 
 def share(part: float, whole: float) -> float:
-    """Part of a whole, 0 to 1; 0 of nothing."""
+    """The share of a part in a whole; 0 if the whole is 0."""
     return part / whole if whole else 0.0
 
 
 def bottleneck_share(replica: Replica) -> float:
     """The share of the step that the bottleneck takes, 0 to 1."""
-    found = shares(replica.phases_ms)
+    phase_shares = shares(replica.phases_ms)
     if replica.verdict is Bottleneck.DEVICE:
-        return max(busy(replica), found[Phase.WAITING])
-    return next((part for phase, part in found.items() if replica.verdict.value == f"{phase.value}-bound"), 0.0)
+        return max(busy(replica), phase_shares[Phase.WAITING])
+    return next((part for phase, part in phase_shares.items() if replica.verdict.value == f"{phase.value}-bound"), 0.0)
 
 
 def slowest(report: RunReport) -> Replica | None:
@@ -63,13 +63,13 @@ def slowest(report: RunReport) -> Replica | None:
 
 
 def base_name(line: str | None) -> str:
-    """The file of a `file:line`, without folders and number."""
+    """The file name in a `file:line`, without folders and line number."""
     return (line or "").rpartition("/")[2].rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup(Generic[T]):
-    """Rows of several replicas that say the same, and the replicas' ordinals."""
+    """Rows of several replicas with the same key, and the replicas' ordinals."""
 
     rows: list[T]
     ordinals: list[int]
@@ -79,12 +79,12 @@ class RowGroup(Generic[T]):
         return self.rows[0]
 
     def mean(self, measure: Callable[[T], float]) -> float:
-        """The mean over these replicas of what `measure` gives, summed over rows."""
+        """Sum `measure` over the rows, and divide by the number of these replicas."""
         return sum(map(measure, self.rows)) / len(self.ordinals)
 
 
 def group_rows(replicas: Iterable[Replica], rows: Callable[[Replica], Sequence[T]], key: Callable[[T], Hashable]) -> list[RowGroup[T]]:
-    """The rows of all replicas, those with the same key together, in the order in which they are met."""
+    """Group the rows of all replicas by key, in order of first occurrence."""
     groups: dict[Hashable, RowGroup[T]] = {}
     for replica in replicas:
         for row in rows(replica):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from xla_debug.run_report.schema import Bottleneck, Phase
 
 _BUSY = 0.8
-"""Share of the time in which the device is at work, from which a run is device-bound."""
+"""Share of the time with the device at work, from which a run is device-bound."""
 
 _BOTTLENECKS: Mapping[Phase, Bottleneck] = {
     Phase.TRACING: Bottleneck.TRACING,
@@ -21,12 +21,12 @@ _BOTTLENECKS: Mapping[Phase, Bottleneck] = {
 
 
 def shares(phases_ms: Mapping[str, float]) -> dict[Phase, float]:
-    """Each phase's part of the whole; look-up counts as tracing, which it ends."""
+    """The share of each phase in the total time; look-up counts as tracing, which it ends."""
     total = sum(phases_ms.values())
-    found = {phase: phases_ms.get(phase.value, 0.0) / total if total else 0.0 for phase in _BOTTLENECKS}
+    phase_shares = {phase: phases_ms.get(phase.value, 0.0) / total if total else 0.0 for phase in _BOTTLENECKS}
     if total:
-        found[Phase.TRACING] += phases_ms.get(Phase.LOOKUP.value, 0.0) / total
-    return found
+        phase_shares[Phase.TRACING] += phases_ms.get(Phase.LOOKUP.value, 0.0) / total
+    return phase_shares
 
 
 def bottleneck_of(phases_ms: Mapping[str, float], device_ms: float) -> Bottleneck:
@@ -36,5 +36,5 @@ def bottleneck_of(phases_ms: Mapping[str, float], device_ms: float) -> Bottlenec
         return Bottleneck.NOTHING
     if device_ms >= _BUSY * total:
         return Bottleneck.DEVICE
-    found = shares(phases_ms)
-    return _BOTTLENECKS[max(found, key=found.__getitem__)]
+    phase_shares = shares(phases_ms)
+    return _BOTTLENECKS[max(phase_shares, key=phase_shares.__getitem__)]

@@ -1,4 +1,4 @@
-"""Run reports as files: compact JSON, replaced atomically, and read back with errors of one line."""
+"""Write run reports to files as compact JSON, atomically, and read them back with errors of one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xla_debug.run_report.schema import FORMAT, VERSION, RunReport
 
 _PREFIX = f'{{"format":"{FORMAT}"'.encode()
 _CONTROLS = re.compile(b"\x7f|\xc2[\x80-\x9f]")
-"""DEL and the second set of control characters, as UTF-8."""
+"""DEL and the second set of control characters (C1), as UTF-8."""
 _LONGEST = 60
 _HOW_TO_WRITE = "write a new one with `xla-debug run --json FILE SCRIPT`"
 
@@ -28,13 +28,13 @@ def _adapter() -> TypeAdapter[RunReport]:
 
 
 def to_json(report: RunReport) -> bytes:
-    """A run report as compact JSON, in which no character can act on a terminal."""
+    """Write a run report as compact JSON without control characters, so that it cannot act on a terminal."""
     try:
         data = _adapter().dump_json(report)
     except PydanticSerializationError:  # file names need not be Unicode: what is not becomes `?`
         plain = _adapter().dump_python(report, mode="json")
         data = json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
-    # JSON itself only escapes those below 32. All of these are within texts.
+    # JSON itself only escapes control characters below 32. All matches are inside strings.
     return _CONTROLS.sub(lambda match: f"\\u{ord(match[0].decode()):04x}".encode(), data)
 
 
@@ -44,32 +44,32 @@ def write(report: RunReport, path: str | os.PathLike[str]) -> None:
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace a file atomically, by the core. Raises OSError."""
-    # Here, because commands that only read shall start without torch.
+    """Replace a file atomically through the core. Raises OSError."""
+    # Imported here, so that commands that only read start without torch.
     from xla_debug.core import files
 
     files.atomic_write_bytes(path, data)
 
 
 def read(path: str | os.PathLike[str]) -> RunReport:
-    """The run report in a file. Raises RunReportFileError if it is missing, cut off, something else, or of a newer version."""
+    """Read the run report in a file. Raises RunReportFileError if it is missing, cut off, no run report, or of a newer version."""
     try:
         data = read_bytes(path)
     except FileNotFoundError:
         raise RunReportFileError(f"{path}: there is no such file; {_HOW_TO_WRITE}") from None
     except OSError as error:
         raise RunReportFileError(f"{path}: cannot be read ({error.strerror}); give the JSON file of a run report") from error
-    found = _parsed(data, path)
-    version = found.get("version")
+    document = _parsed(data, path)
+    version = document.get("version")
     if type(version) is not int or version < 1:
-        what = type(version).__name__ if isinstance(version, list | dict) else _short(repr(version))
-        raise RunReportFileError(f"{path}: a run report of version {what}, which never was; {_HOW_TO_WRITE}")
+        version_text = type(version).__name__ if isinstance(version, list | dict) else _short(repr(version))
+        raise RunReportFileError(f"{path}: a run report of version {version_text}, which never was; {_HOW_TO_WRITE}")
     if version > VERSION:
         raise RunReportFileError(
             f"{path}: a run report of version {_short(version)}, this xla-debug reads up to {VERSION}; upgrade it: pip install -U xla-debug"
         )
     try:
-        return _adapter().validate_python(found)
+        return _adapter().validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(_short, first["loc"]))
@@ -81,20 +81,20 @@ def _problem(error: ErrorDetails) -> str:
 
 
 def _short(value: object) -> str:
-    """What a file holds, for a message: not all of it, if it is long."""
+    """Shorten a value from a file for a message."""
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _parsed(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The JSON object of a file that says it is a run report."""
+    """Parse the JSON object of a file that claims to be a run report."""
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        # Cut off within the prefix, or behind it.
+        # The file is cut off within the prefix, or behind it.
         if _PREFIX.startswith(data) or data.startswith(_PREFIX):
             raise RunReportFileError(f"{path}: cut off after {len(data)} bytes; copy it again, or {_HOW_TO_WRITE}") from error
         raise RunReportFileError(f"{path}: not JSON ({error}); give the JSON file of a run report") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise RunReportFileError(f"{path}: JSON, but no run report; {_HOW_TO_WRITE}")
-    return found
+    return document

@@ -1,4 +1,4 @@
-"""Find what is worth changing in a replica's part of a run report. Each rule has a threshold."""
+"""Find the problems in a replica's part of a run report. Each rule has a threshold."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ WARM_UP = 3
 """Steps in which compilations are expected: parameters, then optimizer state, then numbers that change become inputs."""
 _RECOMPILES = 3
 _TURNS = 4
-"""Programs that one line asks for within a step: more than a function that reads twice, and is called with two shapes."""
+"""Programs that one line asks for within a step, from which it is a finding: a function that reads twice may be called with two shapes."""
 _FEWEST_STEPS = 5
 _FALLBACKS = 3
 _WAIT_SHARE = 0.05
-"""Of the run without compilations, spent waiting for values that one line reads."""
+"""Share of the run without compilations, spent waiting for values that one line reads."""
 _HOST_SHARE = 0.2
-"""Of the run without compilations, in loaders, or in other Python code of the user's."""
+"""Share of the run without compilations, spent in loaders, or in the user's other Python code."""
 _LEAST_MS = 200.0
-"""In those, so that a handful of samples is no finding."""
+"""Milliseconds in loaders or Python code, at least, so that a handful of samples is no finding."""
 
 _SLEEP = re.compile(r"\bsleep\s*\(")
 
@@ -40,45 +40,45 @@ _KINDS: Mapping[Change, Problem] = {
 
 
 def find_problems(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> list[Finding]:
-    """The findings of one replica, the costliest first. waits: line → steps in which it waited for a value, and how long in ms."""
+    """List the findings of one replica, the costliest first. waits: by line, the steps in which it waited for a value, and ms in all."""
     rules = (_recompiles(replica), _turns(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica), _python(replica))
     return sorted((finding for rule in rules for finding in rule), key=lambda finding: -finding.cost_ms)
 
 
 def _without_compilations(replica: Replica) -> float:
-    """Milliseconds of the measured steps, in which compilations may have taken any time."""
+    """The milliseconds of the measured steps without compilations, which may have taken any time."""
     return sum(replica.phases_ms.values()) - replica.phases_ms.get(Phase.COMPILE.value, 0.0)
 
 
 def _recompiles(replica: Replica) -> Iterator[Finding]:
-    """One program after the other, for the same reason at the same line."""
+    """Find programs that are compiled again and again for the same kind of reason at the same line."""
     groups: dict[tuple[Problem, str | None], list[Compile]] = {}
     for compiled in replica.compiles:
         if compiled.difference.change is not Change.FIRST and compiled.step >= WARM_UP:
-            kind = _KINDS.get(compiled.difference.change, Problem.PROGRAMS)
-            groups.setdefault((kind, compiled.difference.line), []).append(compiled)
-    for (kind, line), group in groups.items():
+            problem = _KINDS.get(compiled.difference.change, Problem.PROGRAMS)
+            groups.setdefault((problem, compiled.difference.line), []).append(compiled)
+    for (problem, line), group in groups.items():
         if len(group) >= _RECOMPILES:
             last = group[-1].difference
             text = f"{len(group)} compilations after the first steps; the last because {last.text}"
-            yield Finding(kind, line, text, last.advice, sum(one.ms for one in group))
+            yield Finding(problem, line, text, last.advice, sum(program.ms for program in group))
 
 
 def _turns(replica: Replica) -> Iterator[Finding]:
-    """A loop that reads in each turn, without steps: one line asks for one program after the other, before any step ends."""
+    """Find loops without steps that read in each turn: one line asks for program after program before any step ends."""
     groups: dict[tuple[int, str | None], list[Compile]] = {}
     for compiled in replica.compiles:
-        if compiled.step < WARM_UP:  # later ones are found by their reasons
+        if compiled.step < WARM_UP:  # `_recompiles` finds later ones by their reasons
             groups.setdefault((compiled.step, compiled.line), []).append(compiled)
     for (_, line), group in groups.items():
         if line is not None and len(group) >= _TURNS:
-            ms = sum(one.ms for one in group)
+            ms = sum(program.ms for program in group)
             text = f"{len(group)} programs were compiled for this line within one step, {ms / 1e3:.1f} s: it asks for another one each time"
             yield Finding(Problem.PROGRAMS, line, text, _GENERATE if "transformers/generation/" in line else _SAME, ms)
 
 
 def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator[Finding]:
-    """A value that is read in most turns of a loop: each read runs what is pending for it, or waits for the step."""
+    """Find values that are read in most turns of a loop: each read runs what is pending for it, or waits for the step."""
     turns = max((sync.count for sync in replica.syncs if sync.kind == "step"), default=0)
     if turns < _FEWEST_STEPS:
         return
@@ -87,18 +87,18 @@ def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator
     blocked = {sync.line: (sync.steps, sync.blocked_ms) for sync in replica.syncs if sync.kind == "read" and sync.line is not None}
     for line in dict.fromkeys((*blocked, *waits)):
         if line in fallback_lines:
-            continue  # the operator on the CPU is the finding
+            continue  # `_fallbacks` reports the operator on the CPU
         steps, ms = blocked.get(line, (0, 0.0))
         wait_steps, wait_ms = waits.get(line, (0, 0.0))
         often = 2 * steps >= turns
         waiting = 2 * wait_steps >= turns and wait_ms >= _WAIT_SHARE * run_ms
         if often or waiting:
             cost = max(ms, wait_ms)
-            what = "runs what is pending" if often else "waits for the step"
+            reason = "runs what is pending" if often else "waits for the step"
             yield Finding(
                 Problem.READS,
                 line,
-                f"a value is read in {max(steps, wait_steps)} steps, the loop has {turns}: each read {what}",
+                f"a value is read in {max(steps, wait_steps)} steps, the loop has {turns}: each read {reason}",
                 "read every N steps, or some steps later: keep loss.detach(), or read it in a step closure (xm.add_step_closure)",
                 cost,
             )
@@ -117,10 +117,10 @@ def _fallbacks(replica: Replica) -> Iterator[Finding]:
 
 
 def _loaders(replica: Replica) -> Iterator[Finding]:
-    """The devices wait for batches."""
-    found = _host_time(replica, Phase.LOADER)
-    if found is not None:
-        line, share = found
+    """Find loaders for whose batches the devices wait."""
+    host_time = _host_time(replica, Phase.LOADER)
+    if host_time is not None:
+        line, share = host_time
         yield Finding(
             Problem.LOADER,
             line,
@@ -131,10 +131,10 @@ def _loaders(replica: Replica) -> Iterator[Finding]:
 
 
 def _python(replica: Replica) -> Iterator[Finding]:
-    """The devices wait for the user's own code, or for what it waits for."""
-    found = _host_time(replica, Phase.PYTHON)
-    if found is not None:
-        line, share = found
+    """Find the user's Python code for which the devices wait."""
+    host_time = _host_time(replica, Phase.PYTHON)
+    if host_time is not None:
+        line, share = host_time
         asleep = _SLEEP.search(source_line(line)) is not None
         yield Finding(
             Problem.PYTHON,
@@ -148,12 +148,12 @@ def _python(replica: Replica) -> Iterator[Finding]:
 
 
 def _host_time(replica: Replica, phase: Phase) -> tuple[str | None, str] | None:
-    """The line with most of a phase's time, and how much that phase takes; None if that is not worth a finding."""
+    """Find the line with most of a phase's time, and describe the phase's share; None if that is too small for a finding."""
     run_ms, ms = _without_compilations(replica), replica.phases_ms.get(phase.value, 0.0)
-    # What the host does while the device works costs nothing.
+    # Host time that overlaps with the device's work costs nothing.
     hidden = replica.verdict is Bottleneck.DEVICE
     if hidden or replica.measured_steps < _FEWEST_STEPS or ms < max(_HOST_SHARE * run_ms, _LEAST_MS):
         return None
-    lines: list[HotLine] = [hot for hot in replica.hot_lines if hot.phase == phase.value]
+    lines: list[HotLine] = [hot_line for hot_line in replica.hot_lines if hot_line.phase == phase.value]
     share = f"{ms / run_ms:.0%} of the time without compilations, {ms / replica.measured_steps:.1f} ms a step,"
     return (lines[0].line if lines else None), share

@@ -1,4 +1,4 @@
-"""Merge the run reports of a job's processes, and find what only shows among several: a straggler."""
+"""Merge the run reports of a job's processes, and find stragglers among them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from xla_debug.run_report.aggregates import RowGroup, group_rows, phase_ms, work
 from xla_debug.run_report.schema import FORMAT, VERSION, Finding, Phase, Problem, Replica, RunReport
 
 _TOO_MUCH = 1.2
-"""Times the others' work per step, from which a replica is a straggler."""
+"""Multiple of the others' work per step, above which a replica is a straggler."""
 _STEPS = 20
-"""Fewer say nothing: the first ones compile."""
+"""Steps of a replica, at least, to look for stragglers: the first steps compile."""
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 _ADVICE = {
@@ -28,14 +28,14 @@ _ADVICE = {
 
 
 def merge(reports: Sequence[RunReport]) -> RunReport:
-    """One run report of all processes: replicas by ordinal, findings that all share once.
+    """Merge the run reports of all processes into one: replicas by ordinal; findings that all share appear once.
 
-    Of two processes with one ordinal the one that started later counts: it took the other's place. Raises ValueError for no reports.
+    Of two processes with the same ordinal the later one counts, since it replaced the other. Raises ValueError for no reports.
     """
     if not reports:
         raise ValueError("there is nothing to merge: give at least one run report")
     newest: dict[int, Replica] = {}
-    for replica in sorted((one for report in reports for one in report.replicas), key=lambda one: (one.ordinal, one.started_s)):
+    for replica in sorted((peer for report in reports for peer in report.replicas), key=lambda peer: (peer.ordinal, peer.started_s)):
         newest[replica.ordinal] = replica
     replicas = list(newest.values())
     first = min(reports, key=lambda report: min((replica.ordinal for replica in report.replicas), default=0))
@@ -47,7 +47,7 @@ def merge(reports: Sequence[RunReport]) -> RunReport:
         command=first.command,
         started_s=start,
         seconds=max(report.started_s + report.seconds for report in reports) - start,
-        # None as long as one runs; else that of the first that failed.
+        # None as long as one process runs; else the first exit code that is not 0.
         exit_code=None if None in codes else next(filter(None, codes), 0),
         environment=first.environment,
         replicas=replicas,
@@ -56,22 +56,22 @@ def merge(reports: Sequence[RunReport]) -> RunReport:
 
 
 def _shared(replicas: list[Replica]) -> list[Finding]:
-    """The replicas' findings; one that all have, for all. It costs what it costs where it costs most: they work side by side."""
-    found = []
-    for group in group_rows(replicas, lambda replica: [_of(replica, finding) for finding in replica.findings], _same):
+    """Collect the replicas' findings. One that all have becomes one finding, with the highest cost, since replicas work in parallel."""
+    findings = []
+    for group in group_rows(replicas, lambda replica: [_with_replica(replica, finding) for finding in replica.findings], _finding_key):
         if len(group.ordinals) == len(replicas):
-            found.append(_costliest(group))
+            findings.append(_costliest(group))
         else:
-            found += group.rows
-    return found
+            findings += group.rows
+    return findings
 
 
-def _of(replica: Replica, finding: Finding) -> Finding:
+def _with_replica(replica: Replica, finding: Finding) -> Finding:
     return dataclasses.replace(finding, replica=replica.ordinal)
 
 
-def _same(finding: Finding) -> tuple[object, ...]:
-    """The key by which findings of different replicas are the same: all but the numbers in their text."""
+def _finding_key(finding: Finding) -> tuple[object, ...]:
+    """Make the key by which findings of different replicas are equal: problem, line and text without its numbers."""
     return finding.problem, finding.line, _NUMBER.sub("#", finding.text)
 
 
@@ -81,23 +81,23 @@ def _costliest(group: RowGroup[Finding]) -> Finding:
 
 def _stragglers(replicas: list[Replica]) -> list[Finding]:
     measured = [replica for replica in replicas if replica.steps >= _STEPS]
-    found = []
+    findings = []
     for replica in measured:
         others = [other for other in measured if other is not replica]
         if others and work_ms(replica) > _TOO_MUCH * statistics.median(map(work_ms, others)):
-            found.append(_straggler(replica, others))
-    return found
+            findings.append(_straggler(replica, others))
+    return findings
 
 
 def _straggler(replica: Replica, others: list[Replica]) -> Finding:
-    """A finding with the phase that takes the replica longer than the others, and the line."""
-    usual = statistics.median(map(work_ms, others))
-    more = work_ms(replica) - usual
+    """Make the finding of a straggler, with the phase that takes it longer than the others, and the line."""
+    others_ms = statistics.median(map(work_ms, others))
+    excess_ms = work_ms(replica) - others_ms
     excess = {phase: phase_ms(replica, phase) - statistics.median(phase_ms(other, phase) for other in others) for phase in _ADVICE}
-    phase = max(excess, key=lambda one: excess[one])
-    hot = max((line for line in replica.hot_lines if line.phase == phase.value), key=lambda line: line.ms, default=None)
+    phase = max(excess, key=lambda candidate: excess[candidate])
+    hottest = max((line for line in replica.hot_lines if line.phase == phase.value), key=lambda line: line.ms, default=None)
     text = (
-        f"replica {replica.ordinal} on {replica.host} works {work_ms(replica):.1f} ms per step, the others {usual:.1f} ms "
+        f"replica {replica.ordinal} on {replica.host} works {work_ms(replica):.1f} ms per step, the others {others_ms:.1f} ms "
         f"and wait for it: {phase.value} alone takes {excess[phase]:.1f} ms more"
     )
-    return Finding(Problem.STRAGGLER, hot.line if hot else None, text, _ADVICE[phase], more * replica.steps, replica.ordinal)
+    return Finding(Problem.STRAGGLER, hottest.line if hottest else None, text, _ADVICE[phase], excess_ms * replica.steps, replica.ordinal)

@@ -1,6 +1,6 @@
-"""Compare runs by their reports: the same measurements of each, and what differs between two.
+"""Compare runs by their reports: take the same measurements of each, and list the differences between two.
 
-Fields are named as in the JSON files, which had `verdicts` and `figures` first."""
+Fields are named as in the JSON files, whose names `verdicts` and `figures` are older than this code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xla_debug.run_report.aggregates import base_name, busy, phase_ms, typical_s
 from xla_debug.run_report.schema import Finding, Phase, Replica, RunReport
 
 
-class Unit(enum.Enum):
+class MeasuredUnit(enum.Enum):
     """The unit of a measurement."""
 
     MS = "ms"
@@ -27,10 +27,10 @@ class Unit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChange:
-    """A measurement of two runs. Of several replicas it is the average; of memory the largest."""
+    """One measurement in two runs: the average over replicas, but for memory the largest."""
 
     name: str
-    unit: Unit
+    unit: MeasuredUnit
     before: float
     after: float
 
@@ -40,13 +40,13 @@ class MeasuredChange:
 
     @property
     def ratio(self) -> float | None:
-        """The change as a share of what it was; None from zero."""
+        """The change as a share of the value before; None if that is 0."""
         return self.delta / self.before if self.before else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The measurements of one run, of several replicas the average.
+    """The measurements of one run, averaged over replicas.
 
     verdicts: the bottlenecks; step_ms: the median step; peak: bytes of the device that held most.
     """
@@ -91,7 +91,7 @@ class RunComparison:
 
 
 def summarize(name: str, report: RunReport) -> RunSummary:
-    """The measurements of a run that is called `name`."""
+    """Take the measurements of a run that is called `name`."""
     replicas = report.replicas
 
     def mean(measure: Callable[[Replica], float]) -> float:
@@ -121,7 +121,7 @@ def summarize(name: str, report: RunReport) -> RunSummary:
 
 
 def _reads(replica: Replica) -> int:
-    """Copies to the host that the program asked for, not those for operators on the CPU."""
+    """Count the copies to the host that the program asked for, without those for operators on the CPU."""
     on_cpu = {row.line for row in replica.fallbacks}
     return sum(row.count for row in replica.transfers if row.direction == "from_device" and row.line not in on_cpu)
 
@@ -130,7 +130,7 @@ def compare_runs(before: tuple[str, RunReport], after: tuple[str, RunReport]) ->
     """Compare two runs, each with its name."""
     old, new = summarize(*before), summarize(*after)
     names = [phase.value for phase in Phase if phase.value in old.phases_ms or phase.value in new.phases_ms]
-    phases = [MeasuredChange(name, Unit.MS, old.phases_ms.get(name, 0.0), new.phases_ms.get(name, 0.0)) for name in names]
+    phases = [MeasuredChange(name, MeasuredUnit.MS, old.phases_ms.get(name, 0.0), new.phases_ms.get(name, 0.0)) for name in names]
     return RunComparison(
         before=old,
         after=new,
@@ -144,36 +144,36 @@ def compare_runs(before: tuple[str, RunReport], after: tuple[str, RunReport]) ->
 
 def _measurements(old: RunSummary, new: RunSummary) -> list[MeasuredChange]:
     return [
-        MeasuredChange("steps", Unit.COUNT, old.steps, new.steps),
-        MeasuredChange("median step", Unit.MS, old.step_ms, new.step_ms),
-        MeasuredChange("mean step", Unit.MS, sum(old.phases_ms.values()), sum(new.phases_ms.values())),
-        MeasuredChange("device at work", Unit.SHARE, old.device, new.device),
-        MeasuredChange("compiles", Unit.COUNT, old.compiles, new.compiles),
-        MeasuredChange("compiling, in all", Unit.MS, old.compile_ms, new.compile_ms),
-        MeasuredChange("reads per step", Unit.COUNT, old.reads_per_step, new.reads_per_step),
-        MeasuredChange("blocked per step", Unit.MS, old.blocked_ms_per_step, new.blocked_ms_per_step),
-        MeasuredChange("CPU calls per step", Unit.COUNT, old.fallbacks_per_step, new.fallbacks_per_step),
-        MeasuredChange("moved per step", Unit.BYTES, old.moved_per_step, new.moved_per_step),
-        MeasuredChange("peak memory", Unit.BYTES, old.peak, new.peak),
-        MeasuredChange("findings", Unit.COUNT, old.findings, new.findings),
+        MeasuredChange("steps", MeasuredUnit.COUNT, old.steps, new.steps),
+        MeasuredChange("median step", MeasuredUnit.MS, old.step_ms, new.step_ms),
+        MeasuredChange("mean step", MeasuredUnit.MS, sum(old.phases_ms.values()), sum(new.phases_ms.values())),
+        MeasuredChange("device at work", MeasuredUnit.SHARE, old.device, new.device),
+        MeasuredChange("compiles", MeasuredUnit.COUNT, old.compiles, new.compiles),
+        MeasuredChange("compiling, in all", MeasuredUnit.MS, old.compile_ms, new.compile_ms),
+        MeasuredChange("reads per step", MeasuredUnit.COUNT, old.reads_per_step, new.reads_per_step),
+        MeasuredChange("blocked per step", MeasuredUnit.MS, old.blocked_ms_per_step, new.blocked_ms_per_step),
+        MeasuredChange("CPU calls per step", MeasuredUnit.COUNT, old.fallbacks_per_step, new.fallbacks_per_step),
+        MeasuredChange("moved per step", MeasuredUnit.BYTES, old.moved_per_step, new.moved_per_step),
+        MeasuredChange("peak memory", MeasuredUnit.BYTES, old.peak, new.peak),
+        MeasuredChange("findings", MeasuredUnit.COUNT, old.findings, new.findings),
     ]
 
 
 def _unmatched(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
-    """The findings that others do not have: not at the same line, nor at another of the same file, since lines move."""
-    left, known = list(findings), list(others)
-    # All at the same line first, before one that has moved is taken for it.
-    for key in (lambda one: (one.problem, one.line), lambda one: (one.problem, base_name(one.line))):
-        for other in list(known):
-            match = next((one for one in left if key(one) == key(other)), None)
+    """List the findings that `others` lacks, at the same line or at another line of the same file, since lines move."""
+    unmatched, unpaired = list(findings), list(others)
+    # First pair those at the same line, before findings that have moved.
+    for key in (lambda finding: (finding.problem, finding.line), lambda finding: (finding.problem, base_name(finding.line))):
+        for other in list(unpaired):
+            match = next((finding for finding in unmatched if key(finding) == key(other)), None)
             if match is not None:
-                left.remove(match)
-                known.remove(other)
-    return left
+                unmatched.remove(match)
+                unpaired.remove(other)
+    return unmatched
 
 
 def _environment(before: RunReport, after: RunReport) -> dict[str, tuple[str | None, str | None]]:
-    """The differences between the environments of the runs."""
+    """List the differences between the environments of the runs."""
     old, new = _environment_of(before), _environment_of(after)
     return {name: (old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)}
 
@@ -186,14 +186,14 @@ def _environment_of(report: RunReport) -> dict[str, str]:
 
 
 def comparison_json(comparison: RunComparison) -> bytes:
-    """A comparison as JSON: version 1, with its fields as they are here."""
+    """Write a comparison as JSON: version 1, with the fields of the dataclass."""
     return _json({"format": "xla-debug comparison", "version": 1, "slower": comparison.slower, **dataclasses.asdict(comparison)})
 
 
 def runs_json(runs: Sequence[RunSummary]) -> bytes:
-    """The measurements of several runs as JSON: version 1, with their fields as they are here."""
+    """Write the measurements of several runs as JSON: version 1, with the fields of the dataclass."""
     return _json({"format": "xla-debug runs", "version": 1, "runs": [dataclasses.asdict(run) for run in runs]})
 
 
 def _json(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, default=lambda one: one.value, separators=(",", ":")).encode()
+    return json.dumps(data, default=lambda member: member.value, separators=(",", ":")).encode()

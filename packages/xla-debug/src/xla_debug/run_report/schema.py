@@ -1,7 +1,7 @@
 """The schema of a run report in JSON: version 1. Times are seconds since the epoch (`*_s`), durations milliseconds (`*_ms`).
 
 Fields may be added within a version, with a default; a reader ignores those that it does not know. Anything else is a new version.
-Each field has bounds, far above what a run comes to: a file may come from anybody, and what renders it need not fear what is in it.
+Each field has bounds, far above the values of any run: a file may come from anybody, and code that renders it can rely on them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LINE_NUMBER = re.compile(r".*:([0-9]{1,9})", re.DOTALL)
 
 
 def line_number(line: str | None) -> int | None:
-    """The number of a `file:line`; None if it has none, or one that no file has."""
+    """The line number of a `file:line`; None if it has none, or one that no file has."""
     match = _LINE_NUMBER.fullmatch(line or "")
     return int(match[1]) if match else None
 
@@ -32,11 +32,11 @@ def _names_a_line(text: str) -> bool:
 
 
 Count = Annotated[int, Ge(0), Le(2**63 - 1)]
-"""Of anything, bytes too."""
+"""A count of anything, also of bytes."""
 Number = Annotated[int, Ge(0), Le(2**31 - 1)]
-"""Of a process, a replica, a line."""
+"""The number of a process, a replica or a line."""
 Seconds = Annotated[float, Ge(0.0), Le(2.5e11)]
-"""Since the epoch, to the year 9892, or of a run."""
+"""Seconds since the epoch, to the year 9892, or of a run."""
 Milliseconds = Annotated[float, Ge(0.0), Le(1e15)]
 Text = Annotated[str, MaxLen(200_000)]
 Line = Annotated[str, MaxLen(20_000), Predicate(_names_a_line)]
@@ -51,10 +51,10 @@ class Phase(enum.Enum):
     TRACING = "tracing"
     """Recording operations: torch, autograd and the core."""
     LOOKUP = "look-up"
-    """Key, look-up and launch of programs, and what else a sync does."""
+    """Key, look-up and launch of programs, and the rest of a sync."""
     COMPILE = "compile"
     TRANSFER = "transfer"
-    """Copies between host and device, without waiting for what is copied."""
+    """Copies between host and device, without waiting for the data."""
     WAITING = "waiting"
     """Blocked until the device was done."""
     FALLBACK = "fallback"
@@ -64,7 +64,7 @@ class Phase(enum.Enum):
     PYTHON = "python"
     """Other code of the user's."""
 
-    __hash__ = object.__hash__  # phases are keys of what is added up in each step; an Enum's own hash is Python code
+    __hash__ = object.__hash__  # phases are keys of sums in each step; an Enum's own hash is slow Python code
 
 
 class Bottleneck(enum.Enum):
@@ -81,15 +81,15 @@ class Bottleneck(enum.Enum):
 
 
 class Change(enum.Enum):
-    """The difference between a program and the nearest one that was known when it was compiled."""
+    """How a program differs from the nearest one that was known when it was compiled."""
 
     FIRST = "first"
-    """There was none like it."""
+    """No similar program was known."""
     INPUT_SHAPE = "input shape"
     INPUT_DTYPE = "input dtype"
     INPUT_COUNT = "inputs"
     CONSTANT = "constant"
-    """A Python number that is only a value: it is an input from now on."""
+    """A Python number that does not shape the program: it is an input from now on."""
     ARGUMENT = "argument"
     """A Python number or option that shapes the program."""
     OPERATION_ADDED = "operation added"
@@ -119,9 +119,9 @@ class Problem(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramDifference:
-    """The change, described (`text`), with the user's line it comes from and what to do about it.
+    """The difference between a program and the nearest known one: described in `text`, with the user's line that causes it, and advice.
 
-    nearest: the `graph_hash` of the program that it was compared with; None if there was none like it.
+    nearest: the `graph_hash` of that program; None if none was similar.
     """
 
     change: Change
@@ -133,9 +133,9 @@ class ProgramDifference:
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """A compilation. line: the sync or read that asked for it. step: the one it was in, from 0.
+    """A compilation. line: of the sync or read that asked for it. step: the index of its step, from 0.
 
-    donated: how many inputs give their memory to results; donated_bytes: how much that is.
+    donated: how many inputs give their memory to results; donated_bytes: the bytes of these.
     """
 
     start_s: Seconds
@@ -157,7 +157,7 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From the end of one step sync to that of the next. ms: by `Phase.value`, of the thread that steps; device_ms: the device at work."""
+    """A step, from the end of one step sync to the next. ms: of the thread that steps, by `Phase.value`; device_ms: the device at work."""
 
     start_s: Seconds
     ms: Names[Milliseconds]
@@ -168,9 +168,9 @@ class Step:
 HOST = "host"
 """The track of the thread that runs the steps."""
 DEVICE = "device"
-"""The phase of what a device runs."""
+"""The phase of spans on a device."""
 TOOL = "xla-debug"
-"""The phase of this tool's own work in the thread that runs the steps; no step has it."""
+"""The phase of this tool's own work in the thread that runs the steps; it occurs only in spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """All syncs of one kind (`step` or `read`) that a line asked for. steps: in how many steps it did."""
+    """All syncs of one kind (`step` or `read`) that a line asked for. steps: the number of steps with such a sync."""
 
     line: Line | None
     kind: Text
@@ -206,7 +206,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """All calls of an operator that ran on the CPU at a line. nbytes: moved for it."""
+    """All calls of an operator that ran on the CPU at a line. nbytes: moved for them."""
 
     operator: Text
     line: Line | None
@@ -228,7 +228,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes of a device: now, at most so far, and what it has (0 where unknown)."""
+    """The memory of a device in bytes: in use now, in use at most so far, and in all (0 if unknown)."""
 
     device: Text
     in_use: Count
@@ -238,7 +238,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Buffers of one device and shape that one line made. holder: what keeps them, such as `list 'losses' (40 items)`."""
+    """Buffers of one device and shape that one line made. holder: the container that keeps them, as `list 'losses' (40 items)`."""
 
     line: Line | None
     device: Text
@@ -250,7 +250,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """over_time: (seconds since the epoch, bytes in use on all devices), oldest first."""
+    """The memory of a process's devices. over_time: (seconds since the epoch, bytes in use on all devices), oldest first."""
 
     devices: Rows[DeviceMemory] = field(default_factory=list)
     over_time: Rows[tuple[Seconds, Count]] = field(default_factory=list)
@@ -269,7 +269,7 @@ class HotLine:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Lines of a source file, as they were when it ran. first: the number of the first one."""
+    """Lines of a source file, as they were when it ran. first: the number of the first line."""
 
     first: Number
     lines: Rows[Text]
@@ -277,9 +277,9 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, with the line to change. cost_ms: what it cost in the whole run, as far as known. replica: None for all.
+    """A problem, with the line to change. cost_ms: its cost in the whole run, as far as known. replica: None for all.
 
-    source: that line in its surroundings; None where the file could not be read.
+    source: that line with the lines around it; None where the file could not be read.
     """
 
     problem: Problem

@@ -1,1 +1,1 @@
-"""Save and load tensors as checkpoint folders: whole or in shards, into new tensors or in place."""
+"""Save and load checkpoint folders: tensors whole or in shards, into new tensors or in place."""

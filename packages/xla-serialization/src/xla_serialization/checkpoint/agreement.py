@@ -1,4 +1,4 @@
-"""Replicas that save one state together: which of them writes what, and that the others have the same."""
+"""Replicas that save one state together: divide the writing among them, and check that they have equal data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Digests = Mapping[str, str]
 
 
 def divide(state: FlatState, chunks: Chunks, participants: Participants) -> tuple[Chunks, Chunks]:
-    """The chunks that this process writes, and those of which it has a copy of what another one writes. All processes must call.
+    """Give the chunks that this process writes, and its copies of chunks that another process writes. All processes must call.
 
     Raises ReplicasDifferError, in all processes, if they have tensors of other names, shapes or dtypes.
     """
@@ -34,7 +34,7 @@ def divide(state: FlatState, chunks: Chunks, participants: Participants) -> tupl
     shared = {name: _text(state, name) for name in state.tensors if name not in state.own_tensors}
     gathered = participants.all_gather([shared, sorted(state.own_tensors), list(chunks)])
     _check_names([names for names, _, _ in gathered], [own for _, own, _ in gathered])
-    # A chunk is its first holder's.
+    # The first process that has a chunk writes it.
     elsewhere = {name for _, _, blocks in gathered[: participants.index] for name in blocks}
     written = {name: chunk for name, chunk in chunks.items() if name not in elsewhere}
     return written, {name: chunk for name, chunk in chunks.items() if name in elsewhere}
@@ -50,34 +50,34 @@ def _check_names(shared: Sequence[dict[str, str]], own: Sequence[list[str]]) -> 
         different = [name for name in {**shared[0], **names} if shared[0].get(name) != names.get(name)]
         if different:
             name = different[0]
-            sides = ", ".join(f"process {number} has {shared[number].get(name, 'none')}" for number in (0, process))
+            sides = ", ".join(f"process {index} has {shared[index].get(name, 'none')}" for index in (0, process))
             raise ReplicasDifferError(
                 f"nothing was saved: replicas save one state together, and of {shown(name)}{_more(different)} {sides}. {_REMEDY}"
             )
     taken: set[str] = set(shared[0])
-    for names_of_one in own:
-        both = sorted(taken & set(names_of_one))
-        if both:
-            raise UnsavableError(f"{both[0]}: two tensors have this name, one of them in a PerProcess: give it another key")
-        taken.update(names_of_one)
+    for own_names in own:
+        duplicates = sorted(taken & set(own_names))
+        if duplicates:
+            raise UnsavableError(f"{duplicates[0]}: two tensors have this name, one of them in a PerProcess: give it another key")
+        taken.update(own_names)
 
 
 def check_equal(written: Sequence[Digests], compared: Sequence[Digests]) -> None:
-    """Raise ReplicasDifferError, which names tensors and processes, unless the copies of all processes are what was written.
+    """Raise ReplicasDifferError, which names tensors and processes, unless the copies of all processes equal what was written.
 
-    written, compared: by process.
+    written, compared: checksums of the chunks that each process wrote, and of its copies.
     """
-    writers = {block: (process, digest) for process, found in enumerate(written) for block, digest in found.items()}
+    writers = {block: (process, digest) for process, digests in enumerate(written) for block, digest in digests.items()}
     different: dict[str, set[int]] = {}
-    for process, found in enumerate(compared):
-        for block, digest in found.items():
+    for process, digests in enumerate(compared):
+        for block, digest in digests.items():
             if digest != writers[block][1]:
                 different.setdefault(block, {writers[block][0]}).add(process)
     if different:
         block, processes = next(iter(different.items()))
         writer = writers[block][0]
         others = ", ".join(str(process) for process in sorted(processes - {writer}))
-        names = list(dict.fromkeys(one.rpartition("@")[0] for one in different))
+        names = list(dict.fromkeys(chunk_key.rpartition("@")[0] for chunk_key in different))
         raise ReplicasDifferError(
             f"nothing was saved: replicas save one state together, and {shown(names[0])}{_more(names)} of process {writer} differs "
             f"from that of process {others}. {_REMEDY}"
@@ -90,11 +90,11 @@ def _more(names: Sequence[str]) -> str:
 
 
 def warn_of_values(tree: Tree, digests: Sequence[str], participants: Participants) -> None:
-    """Say where plain values of processes differ, of which the first one's are saved. digests: of their trees; all processes must call."""
+    """Warn where plain values of processes differ: the first process's are saved. digests: of their trees. All processes must call."""
     if len(set(digests)) == 1 or spans_processes():
         return
     trees: list[Any] = participants.all_gather(tree)
-    process = next(number for number, digest in enumerate(digests) if digest != digests[0])
+    process = next(index for index, digest in enumerate(digests) if digest != digests[0])
     if not participants.index:
         _log.warning(
             "replicas save one state together: process 0's plain values are saved, and process %s has others, first at %s; "

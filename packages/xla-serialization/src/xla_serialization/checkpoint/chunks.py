@@ -1,4 +1,4 @@
-"""The chunks of a state's tensors that this process has, as they will be stored."""
+"""Chunks: the blocks of a state's tensors that this process has, as they will be stored."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ class Chunk:
 
 
 Chunks = dict[str, Chunk]
-"""By the tensor's name and the offset, as `key_of` gives it."""
+"""Chunks by the key that `key_of` makes of the tensor's name and the offset."""
 
 
 def key_of(tensor: str, offset: Sequence[int]) -> str:
-    """The text that stands for a block of a tensor. No tensor has such a name (FORMAT.md §3)."""
+    """Make the key of a tensor's block. No tensor has such a name (FORMAT.md §3)."""
     return f"{tensor}@{','.join(map(str, offset))}"
 
 
 def local_chunks(state: FlatState, participants: Participants) -> Chunks:
-    """The chunks that this process has: in an SPMD program those that it will write. Computes the tensors, in one execution per device;
-    copies nothing until they are read. Raises UnsavableError for a DTensor over processes that do not save together, and for one tensor of
-    all processes that is said to be each one's own.
+    """Make the chunks that this process has, in an SPMD program those that it will write. Computes the tensors in one execution per device,
+    and copies nothing until they are read. Raises UnsavableError for a DTensor over processes that do not save together, and for a tensor
+    of all processes inside a `PerProcess`.
     """
     local = [local_part(unwrapped(tensor)) for tensor in state.tensors.values()]
     tensors_abi.materialize([tensor for tensor in local if tensor.device.type == "xla"])
-    found = [chunk for name, tensor in state.tensors.items() for chunk in _chunks_of(name, tensor, state, participants)]
-    return {key_of(chunk.block.name, chunk.offset): chunk for chunk in found}
+    chunks = [chunk for name, tensor in state.tensors.items() for chunk in _chunks_of(name, tensor, state, participants)]
+    return {key_of(chunk.block.name, chunk.offset): chunk for chunk in chunks}
 
 
 def _chunks_of(name: str, tensor: torch.Tensor, state: FlatState, participants: Participants) -> list[Chunk]:
     inner, own = unwrapped(tensor), name in state.own_tensors
-    of_all = is_dtensor(inner) or (inner.device.type == "xla" and spans_processes())
-    if of_all and own:
+    shared = is_dtensor(inner) or (inner.device.type == "xla" and spans_processes())
+    if shared and own:
         raise UnsavableError(f"{name}: one tensor of all processes, each of which has a part: leave out the PerProcess around it")
     if is_dtensor(inner):
         return _block_chunks(name, inner, participants)
-    if of_all:
+    if shared:
         return [_shard_chunk(name, inner, part) for part in sharding.owned_shards(inner)]
-    # Of what is on the host of several processes of one program, the first one's.
+    # Processes of one SPMD program have equal tensors on their hosts: the first process saves its own.
     if participants.index and spans_processes() and not own:
         return []
     return [Chunk(Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
@@ -76,5 +76,5 @@ def _block_chunks(name: str, tensor: torch.Tensor, participants: Participants) -
 
 
 def _shard_chunk(name: str, tensor: torch.Tensor, part: sharding.OwnedShard) -> Chunk:
-    shape = tuple(one.stop - one.start for one in part.index)
-    return Chunk(Block(name, tensor.dtype, shape), tuple(one.start for one in part.index), part.read)
+    shape = tuple(span.stop - span.start for span in part.index)
+    return Chunk(Block(name, tensor.dtype, shape), tuple(span.start for span in part.index), part.read)

@@ -1,4 +1,4 @@
-"""DTensors, of which each process of a mesh has a block: which one, and where it is in the whole."""
+"""DTensors, of which each process of a mesh has a block: find this process's block and its offset."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class LocalBlock:
 
 def is_dtensor(value: Any) -> bool:
     """Whether a value is a DTensor."""
-    module = sys.modules.get("torch.distributed.tensor")  # takes a while to import, and without it there are none
+    module = sys.modules.get("torch.distributed.tensor")  # slow to import, and without it there are no DTensors
     return module is not None and isinstance(value, module.DTensor)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process has of a DTensor; any other tensor as it is."""
+    """This process's part of a DTensor; any other tensor as it is."""
     return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def local_block(tensor: Any) -> LocalBlock | None:
-    """The block of a DTensor that this process has; None if it has nothing of it. Raises ValueError for placements that make no blocks."""
+    """This process's block of a DTensor; None if it has no part of it. Raises ValueError for placements that give no blocks."""
     from torch.distributed.tensor import Shard
 
     strange = [placement for placement in tensor.placements if not (placement.is_replicate() or type(placement) is Shard)]

@@ -1,4 +1,4 @@
-"""Memory that malloc keeps for the next tensor of a size that has been there, given back to the system."""
+"""Give memory back to the system that malloc keeps for later allocations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _KEEP_NOTHING = 0
 
 
 def give_back() -> None:
-    """Let the system have what malloc keeps: tensors of less than 32 MB, which others follow. Nothing without malloc_trim."""
+    """Give freed memory that malloc keeps (of tensors below 32 MB) back to the system. Does nothing where there is no malloc_trim."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(_KEEP_NOTHING)

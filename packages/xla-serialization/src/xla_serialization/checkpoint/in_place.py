@@ -1,4 +1,4 @@
-"""Load into tensors that exist, on any device and with any sharding: each device's shard is read, and no more."""
+"""Load into existing tensors, on any device and with any sharding: only the shards of this process's devices are read."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SHOWN = 5
 
 
 def load_into(state: Any, path: str | os.PathLike[str], *, verify: bool = True, progress: Progress = no_progress) -> Any:
-    """Write a checkpoint's tensors into the tensors of `state`, in the same nesting; gives what was saved, with those tensors in it.
+    """Write a checkpoint's tensors into the tensors of `state`, a nesting like the saved one; gives the saved nesting with those tensors.
 
-    Of sharded tensors, what each device of this process holds is read from the files: the mesh, and the number of devices
+    Of sharded tensors, only the shards of this process's devices are read from the files: the mesh, and the number of devices
     and processes, may be others than when saving. In the place of a `PerProcess` stands this process's own value.
-    Of a folder that another program wrote, tensors are found by their names.
+    In a folder that another program wrote, tensors are found by their names.
     verify: compare checksums of what is read whole. progress: called after each tensor.
     Raises MismatchError, which says where, for other keys, shapes or dtypes, before anything is written; else as `load`.
     """
@@ -41,10 +41,10 @@ def load_into(state: Any, path: str | os.PathLike[str], *, verify: bool = True, 
 def load_part(
     state: Any, path: str | os.PathLike[str], participants: Participants, verify: bool = True, progress: Progress = no_progress
 ) -> Any:
-    """`load_into` of one of several processes that load together."""
+    """As `load_into`, for one of several processes that load together."""
     checkpoint = Checkpoint(path, verify)
     flat = flatten(state, participants.index)
-    mine_whole, tree = with_holders_filled(flat.tree, lambda number: flat.own[number]), checkpoint.manifest.tree
+    mine_whole, tree = with_holders_filled(flat.tree, lambda index: flat.own[index]), checkpoint.manifest.tree
     if checkpoint.manifest.id:
         tree = own_part(flat.tree, tree, participants.index, participants.count) if flat.own else tree
         pairs = matched(mine_whole, tree)
@@ -59,12 +59,12 @@ def load_part(
     for mine, theirs in names.items():
         fill(flat.tensors[mine], checkpoint, theirs)
         meter.add(checkpoint.manifest.tensors[theirs].nbytes)
-    there = {theirs: flat.tensors[mine] for mine, theirs in names.items()}
-    return decode(tree, lambda name: there[name] if name in there else checkpoint[name], str(checkpoint.path / INDEX))
+    filled = {theirs: flat.tensors[mine] for mine, theirs in names.items()}
+    return decode(tree, lambda name: filled[name] if name in filled else checkpoint[name], str(checkpoint.path / INDEX))
 
 
 def _named_alike(flat: FlatState, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    """Names of tensors, twice: other programs save no nesting, and name tensors by the keys on the way, as we do."""
+    """Pair each tensor's name with itself: other programs save no nesting, but name tensors by the keys that lead to them, as we do."""
     for name in flat.tensors:
         if name not in checkpoint:
             raise MismatchError(f"{name}: not in {checkpoint.path}, which has {', '.join(islice(checkpoint, _SHOWN))}, …")
@@ -74,8 +74,8 @@ def _named_alike(flat: FlatState, checkpoint: Checkpoint) -> Iterator[tuple[str,
 def _check(mine: str, tensor: torch.Tensor, checkpoint: Checkpoint, theirs: str) -> None:
     entry = checkpoint.manifest.tensors[theirs]
     if tuple(tensor.shape) != entry.shape or tensor.dtype is not DTYPES[entry.dtype]:
-        wanted = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-        raise MismatchError(f"{mine}: the checkpoint has {entry.dtype}{list(entry.shape)}, the tensor is {wanted}")
+        expected = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        raise MismatchError(f"{mine}: the checkpoint has {entry.dtype}{list(entry.shape)}, the tensor is {expected}")
 
 
 def fill(tensor: torch.Tensor, checkpoint: Checkpoint, name: str) -> None:
@@ -89,8 +89,8 @@ def fill(tensor: torch.Tensor, checkpoint: Checkpoint, name: str) -> None:
                 block.data.copy_(checkpoint.part(name, index))
         return
     if inner.device.type == "xla" and sharding.sharding_of(inner) is not None:
-        wanted = set(local_spans(inner))
-        write_local_shards(inner, {spans: checkpoint.part(name, tuple(slice(*span) for span in spans)) for spans in wanted})
+        local = set(local_spans(inner))
+        write_local_shards(inner, {spans: checkpoint.part(name, tuple(slice(*span) for span in spans)) for spans in local})
         return
     with torch.no_grad():
         inner.copy_(checkpoint.read(name, inner.device))

@@ -1,4 +1,4 @@
-"""The shards of a tensor on the devices of this process: their places in the tensor, and writing them."""
+"""The shards of a tensor on the devices of this process: find their spans, and write them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def local_spans(tensor: torch.Tensor) -> list[Spans]:
-    """The places of a tensor's shards on the devices of this process, in their order; one place, all of it, if it is not sharded."""
-    found = sharding.sharding_of(tensor)
-    if found is None:
+    """List the spans of a tensor's shards by device of this process; the spans of the whole tensor, once, if it is not sharded."""
+    tensor_sharding = sharding.sharding_of(tensor)
+    if tensor_sharding is None:
         return [tuple((0, size) for size in tensor.shape)]
     shape = tuple(tensor.shape)
-    indices = found.indices(shape)
-    return [tuple((one.start, one.stop) for one in indices[device]) for device in process.client().devices]
+    indices = tensor_sharding.indices(shape)
+    return [tuple((span.start, span.stop) for span in indices[device]) for device in process.client().devices]
 
 
 def write_local_shards(tensor: torch.Tensor, shards: Mapping[Spans, torch.Tensor]) -> None:
-    """Write into a tensor on `xla` its shards on the devices of this process, CPU tensors of its dtype."""
-    found = sharding.sharding_of(tensor)
+    """Write CPU tensors of the same dtype into the shards of a tensor on `xla` that are on the devices of this process."""
+    tensor_sharding = sharding.sharding_of(tensor)
     ordered = [shards[spans] for spans in local_spans(tensor)]
     with torch.no_grad():
-        if found is None:
+        if tensor_sharding is None:
             tensor.copy_(ordered[0])
         else:
-            tensor.copy_(sharding.tensor_from_shards(ordered, found.named, tuple(tensor.shape)))
+            tensor.copy_(sharding.tensor_from_shards(ordered, tensor_sharding.named, tuple(tensor.shape)))

@@ -1,4 +1,4 @@
-"""The processes that save one checkpoint together: exchange of JSON between them, and errors that all of them raise."""
+"""The processes that save one checkpoint together: they exchange JSON, and raise errors together."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from xla_serialization.core import job, process
 from xla_serialization.errors import CheckpointError
 
 Gather = Callable[[str], list[str]]
-"""Gathers the texts of all processes, by number. All must call it equally often."""
+"""Gathers one text from each process, in their order. All must call it equally often."""
 
 
 @dataclass(frozen=True)
 class Participants:
-    """The processes that save together: this one's number, and how many they are. By default a process, or a replica, on its own."""
+    """The processes that save together: this one's index, and their count. By default a process, or a replica, on its own."""
 
     index: int = 0
     count: int = 1
     gather: Gather = lambda text: [text]
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The JSON values of all processes, by number."""
+        """Gather one JSON value from each process, in their order."""
         return [value] if self.count == 1 else [json.loads(text) for text in self.gather(json.dumps(value))]
 
     @contextmanager
     def raise_together(self, consequence: str = "nothing was saved") -> Iterator[None]:
-        """A block that each process runs. If it raised in one, all raise: that one its error, others CheckpointError with what it was."""
+        """Run a `with` block in each process. If one raises, all do: that one its own error, the others CheckpointError with its text."""
         failure: BaseException | None = None
         try:
             yield
-        # Of Ctrl-C, too: the others wait in the exchange below.
+        # KeyboardInterrupt, too: the others wait in the exchange below.
         except BaseException as error:
             failure = error
         failures = self.all_gather(None if failure is None else f"{type(failure).__name__}: {failure}")
         if failure is not None:
             raise failure
-        failed = [f"process {number}: {text}" for number, text in enumerate(failures) if text is not None]
+        failed = [f"process {index}: {text}" for index, text in enumerate(failures) if text is not None]
         if failed:
             raise CheckpointError(f"{consequence}, because of {'; '.join(failed)}")
 
 
 def spmd_participants() -> Participants:
-    """The processes of an SPMD program, which exchange data on its devices: for where programs run in the same order in all of them."""
+    """The processes of an SPMD program. They exchange data on its devices, so programs must run in the same order in all of them."""
     return Participants(job.topology().process_index, job.topology().process_count, _on_devices) if spans_processes() else Participants()
 
 
@@ -69,16 +69,17 @@ def _on_devices(text: str) -> list[str]:
 
 
 def gather_bytes(data: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of all processes of an SPMD program, equally many, a row for each. Runs on its devices: all must call."""
-    process.client()  # jax, which is asked below, knows the job once the core has started it
+    """Gather equally many bytes from each process of an SPMD program, as rows. Runs on its devices: all must call."""
+    process.client()  # the core starts jax's part of the job, which `process_allgather` needs
     return np.reshape(multihost_utils.process_allgather(data), (job.topology().process_count, -1))
 
 
-def group_participants(group: dist.ProcessGroup | None, number: int) -> list[Participants]:
-    """The processes of a process group, `number` times: each of these may be used in a thread of its own, whatever the devices do.
+def group_participants(group: dist.ProcessGroup | None, copies: int) -> list[Participants]:
+    """The processes of a process group, in `copies` new groups: each may be used in a thread of its own, beside programs on devices.
 
-    group: of CPU processes; None for all of torch.distributed, or for a process on its own. All its processes must call.
-    Raises ValueError for a group of other devices, one that leaves out processes of an SPMD program, and none where there are several.
+    group: for CPU tensors; None for all processes of torch.distributed, or for a process on its own. All its processes must call.
+    Raises ValueError for a group of other devices, one that leaves out processes of an SPMD program, and None for several processes
+    without torch.distributed.
     """
     if group is not None and "cpu:" not in dist.get_backend_config(group):
         raise ValueError(
@@ -91,17 +92,17 @@ def group_participants(group: dist.ProcessGroup | None, number: int) -> list[Par
             raise ValueError(
                 f"{count} processes save together through torch.distributed: call torch.distributed.init_process_group('gloo') before"
             )
-        return [Participants()] * number
+        return [Participants()] * copies
     ranks = dist.get_process_group_ranks(group or dist.GroupMember.WORLD)
     if job.is_spmd() and len(ranks) != count:
         raise ValueError(
             f"the process group has {len(ranks)} of {count} processes of this SPMD program, and tensors are sharded over all of them"
         )
     if len(ranks) == 1:
-        return [Participants()] * number
+        return [Participants()] * copies
     # use_local_synchronization: only members call this, and others may exist.
-    made = [dist.new_group(ranks, backend="gloo", use_local_synchronization=True) for _ in range(number)]
-    return [Participants(ranks.index(dist.get_rank()), len(ranks), functools.partial(_in_group, one, len(ranks))) for one in made]
+    groups = [dist.new_group(ranks, backend="gloo", use_local_synchronization=True) for _ in range(copies)]
+    return [Participants(ranks.index(dist.get_rank()), len(ranks), functools.partial(_in_group, gloo, len(ranks))) for gloo in groups]
 
 
 def _in_group(group: dist.ProcessGroup, count: int, text: str) -> list[str]:

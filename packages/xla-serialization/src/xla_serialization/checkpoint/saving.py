@@ -36,9 +36,9 @@ def save(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress = no_progress,
 ) -> None:
-    """Save a nesting of tensors and plain values in the folder `path`, in place of what it held.
+    """Save a nesting of tensors and plain values in the folder `path`, in place of an earlier checkpoint.
 
-    Readers, and a program that is killed, see the old checkpoint or the new one, whole. On the host there is one tensor at a time.
+    Readers see the whole old checkpoint or the whole new one, also after the program is killed. The host holds one tensor at a time.
     Of replicas, each host's master writes (global_master: the job's only; not master_only: all, each to a path of its own), others compute
     the tensors and write nothing. Processes of one SPMD program save together: all must call, with one path that all can write to.
     shard_bytes: of a file, unless one tensor is larger. progress: called after each tensor.
@@ -54,14 +54,14 @@ def save(
 
 @dataclass
 class _Written:
-    """What a process has done of a save: its files and their sizes, pieces by tensor, and checksums of copies."""
+    """What a process has written in a save: sizes of files by name, pieces by tensor; and checksums of its copies by chunk."""
 
     files: dict[str, int] = field(default_factory=dict)
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
 
     def checksums(self) -> dict[str, str]:
-        """Of the chunks that it has written."""
+        """The checksums of the chunks that it has written, by their keys."""
         return {key_of(name, piece.offset): piece.checksum for name, pieces in self.pieces.items() for piece in pieces}
 
 
@@ -73,46 +73,46 @@ def write_chunks(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress = no_progress,
 ) -> None:
-    """Save the chunks; processes that save together all call it. Records and runs no programs, so that it may go on beside them.
+    """Save the chunks; processes that save together all call it. Records and runs no programs itself, so that a thread may run it.
 
-    Replicas write each chunk once, and compare: raises ReplicasDifferError, in all, if one has another.
+    Replicas write each chunk once, and compare it with their copies: raises ReplicasDifferError in all of them if one differs.
     """
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes is {shard_bytes}, must be positive")
     chunks, copies = divide(state, chunks, participants)
     shards = split_into_files(list(chunks.values()), shard_bytes)
-    counts, save_id = _numbered(len(shards), participants)
+    counts, save_id = _agree_on_numbers(len(shards), participants)
     first = 1 + sum(counts[: participants.index])
-    names = [folders.shard_name(first + number, sum(counts), save_id) for number in range(len(shards))]
+    names = [folders.shard_name(first + index, sum(counts), save_id) for index in range(len(shards))]
     written = _Written()
     meter = Meter(progress, sum(chunk.block.nbytes for chunk in (*chunks.values(), *copies.values())))
     with ExitStack() as stack:
         try:
             with participants.raise_together():
                 if participants.index == 0:
-                    # By one of them for all: the lock is the folder's, and the others would find it taken.
+                    # One process locks the folder for all: the others would find it locked.
                     stack.enter_context(folders.prepared(folder))
                 else:
                     folders.prepare(folder)
-            # Only now: a program that had locked the folder before removes, at its end, what it does not know.
+            # Not before the lock: a program that held it earlier removes, when it ends, files that it does not know.
             with participants.raise_together():
                 for file, shard in zip(names, shards, strict=True):
                     _write_shard(folder / file, shard, written, meter, divided=participants.count > 1)
                 for name, chunk in copies.items():
                     written.copies[name] = checksum(bytes_of(chunk.read()))
                     meter.add(chunk.block.nbytes)
-            give_back()  # of many tensors the index takes as much as one of them
+            give_back()  # the index of many tensors takes as much memory as a tensor
             _publish(state, folder, save_id, written, participants)
         except BaseException:
-            # What fails after the rename, or Ctrl-C there, must not take files from those who read them already.
+            # An error or KeyboardInterrupt after the rename must not remove files that readers already see.
             if not folders.is_published(folder, save_id):
                 folders.remove(folder, names)
             raise
 
 
-def _numbered(shards: int, participants: Participants) -> tuple[list[int], str]:
-    """The number of shards that each process writes, and the id of this save."""
-    # Each makes an id, and the first one's counts: one exchange less.
+def _agree_on_numbers(shards: int, participants: Participants) -> tuple[list[int], str]:
+    """Gather the number of shards that each process writes, and agree on the id of this save."""
+    # Each process makes an id, and all use the first one's: this saves an exchange.
     gathered = participants.all_gather([shards, folders.new_id()])
     return [count for count, _ in gathered], gathered[0][1]
 
@@ -128,64 +128,64 @@ def _write_shard(path: Path, chunks: Sequence[Chunk], written: _Written, meter: 
 
 
 def _publish(state: FlatState, folder: Path, save_id: str, written: _Written, participants: Participants) -> None:
-    mine = {name: _kind(state.tensors[name]) for name in state.own_tensors}
-    parts = [_Part(written, mine, state.own)]
+    own_tensors = {name: _dtype_and_shape(state.tensors[name]) for name in state.own_tensors}
+    parts = [_Part(written, own_tensors, state.own)]
     if participants.count > 1:
         parts = _exchanged(parts[0], state.tree, participants)
     with participants.raise_together():
         if participants.index == 0:
             all_files = {file: size for part in parts for file, size in part.written.files.items()}
-            kinds = {name: _kind(tensor) for name, tensor in state.tensors.items()}
+            descriptions = {name: _dtype_and_shape(tensor) for name, tensor in state.tensors.items()}
             for part in parts:
-                kinds.update(part.own_tensors)
+                descriptions.update(part.own_tensors)
             entries = {
                 name: TensorEntry(dtype, shape, tuple(piece for part in parts for piece in part.written.pieces.get(name, ())))
-                for name, (dtype, shape) in kinds.items()
+                for name, (dtype, shape) in descriptions.items()
             }
             folders.publish(folder, Manifest(save_id, all_files, entries, of_all(state.tree, [part.own for part in parts])))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What a process tells the others of its part in a save. own_tensors: dtypes and shapes; own: trees."""
+    """What a process tells the others of its part in a save. own_tensors: dtypes and shapes of `PerProcess` tensors; own: their trees."""
 
     written: _Written
     own_tensors: dict[str, tuple[str, Shape]]
     own: Sequence[Tree]
 
 
-def _exchanged(part: _Part, tree: Tree, participants: Participants) -> list[_Part]:
-    """The parts of all processes. Raises ReplicasDifferError or UnsavableError, in all, where they do not fit together."""
-    rows, digests = zip(*participants.all_gather([asdict(part), checksum(canonical(tree))]), strict=True)
+def _exchanged(own_part: _Part, tree: Tree, participants: Participants) -> list[_Part]:
+    """Gather the parts of all processes. Raises ReplicasDifferError or UnsavableError in all of them where the parts do not agree."""
+    rows, digests = zip(*participants.all_gather([asdict(own_part), checksum(canonical(tree))]), strict=True)
     parts = [_from_json(row) for row in rows]
-    counts = [len(each.own) for each in parts]
+    counts = [len(part.own) for part in parts]
     if len(set(counts)) > 1:
         raise UnsavableError(f"processes have {counts} PerProcess in what they save together: mark the same places in all of them")
-    check_equal([each.written.checksums() for each in parts], [each.written.copies for each in parts])
+    check_equal([part.written.checksums() for part in parts], [part.written.copies for part in parts])
     warn_of_values(tree, digests, participants)
     return parts
 
 
 def _from_json(row: dict[str, Any]) -> _Part:
-    found = row["written"]
-    pieces = {name: [Piece(**each) for each in several] for name, several in found["pieces"].items()}
+    written = row["written"]
+    pieces = {name: [Piece(**piece) for piece in tensor_pieces] for name, tensor_pieces in written["pieces"].items()}
     own_tensors = {name: (dtype, tuple(shape)) for name, (dtype, shape) in row["own_tensors"].items()}
-    return _Part(_Written(found["files"], pieces, found["copies"]), own_tensors, row["own"])
+    return _Part(_Written(written["files"], pieces, written["copies"]), own_tensors, row["own"])
 
 
-def _kind(tensor: torch.Tensor) -> tuple[str, Shape]:
+def _dtype_and_shape(tensor: torch.Tensor) -> tuple[str, Shape]:
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 
 def split_into_files(chunks: Sequence[Chunk], shard_bytes: int) -> list[list[Chunk]]:
-    """The chunks of each shard file, where each tensor has one at most."""
+    """Divide the chunks among shard files, with at most one chunk of a tensor in each file."""
     layers: list[list[Chunk]] = []
-    count: Counter[str] = Counter()
+    layers_used: Counter[str] = Counter()
     for chunk in chunks:
-        if count[chunk.block.name] == len(layers):
+        if layers_used[chunk.block.name] == len(layers):
             layers.append([])
-        layers[count[chunk.block.name]].append(chunk)
-        count[chunk.block.name] += 1
+        layers[layers_used[chunk.block.name]].append(chunk)
+        layers_used[chunk.block.name] += 1
     return [shard for layer in layers for shard in _split(layer, shard_bytes)]
 
 

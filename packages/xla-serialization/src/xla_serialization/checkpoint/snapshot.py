@@ -1,4 +1,4 @@
-"""A copy of a state that later steps do not change, where its tensors are: devices copy at their own speed."""
+"""Copy a state on its devices, so that later steps do not change the copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xla_serialization.core import tensors as tensors_abi
 
 
 def snapshot(state: FlatState) -> FlatState:
-    """The state with copies of its tensors, each on the devices and with the sharding of the tensor."""
+    """Copy a state's tensors, each on the same devices and with the same sharding."""
     tensors = {name: unwrapped(tensor).detach() for name, tensor in state.tensors.items()}
     tensors_abi.materialize(_on_devices(tensors))  # first, so that the program that copies is the same each time
     copies = {name: tensor.clone() for name, tensor in tensors.items()}

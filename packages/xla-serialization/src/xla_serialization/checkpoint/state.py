@@ -19,9 +19,9 @@ from xla_serialization.format.tree import encode, free_name, where
 
 @dataclass(frozen=True)
 class FlatState:
-    """A state by its parts. own: trees of what is this process's own (`PerProcess`), which `tree` has the numbers of.
+    """A state in parts. own: the trees of this process's own values (`PerProcess`), which `tree` refers to by index.
 
-    own_tensors: the names of tensors that are nowhere else.
+    own_tensors: the names of tensors that occur only in these.
     """
 
     tree: Tree
@@ -31,14 +31,14 @@ class FlatState:
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 def flatten(data: Any, process: int = 0) -> FlatState:
-    """Split a nesting into its tree and its tensors, named; aliases of the same elements are one. Raises UnsavableError.
+    """Split a nesting into its tree and its named tensors; aliases of the same elements have one name. Raises UnsavableError.
 
-    process: the number of this one among those that save together.
+    process: the index of this process among those that save together.
     """
     named: dict[str, torch.Tensor] = {}
     seen: dict[Hashable, str] = {}
@@ -48,7 +48,7 @@ def flatten(data: Any, process: int = 0) -> FlatState:
         key = _key(tensor)
         if key not in seen:
             seen[key] = free_name(keys, named)
-            # Alive until all are named: ids and addresses of a tensor that is gone would be used again.
+            # Keeps the tensor alive until all are named: the id or address of a freed tensor would be used again.
             named[seen[key]] = tensor
         return seen[key]
 
@@ -60,8 +60,8 @@ def flatten(data: Any, process: int = 0) -> FlatState:
 
 def _check(tensor: torch.Tensor, keys: tuple[str, ...]) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized or name_of(tensor.dtype) is None:
-        what = "quantized" if tensor.is_quantized else str(tensor.layout if tensor.layout is not torch.strided else tensor.dtype)
-        raise UnsavableError(f"{where(keys)}: a {what} tensor cannot be saved; save a dense tensor of numbers")
+        description = "quantized" if tensor.is_quantized else str(tensor.layout if tensor.layout is not torch.strided else tensor.dtype)
+        raise UnsavableError(f"{where(keys)}: a {description} tensor cannot be saved; save a dense tensor of numbers")
     if tensor.dim() > MOST_DIMS:
         raise UnsavableError(f"{where(keys)}: a tensor of {tensor.dim()} dimensions, of {MOST_DIMS} at most; save a reshaped one")
     if tensor.device.type == "meta":
@@ -74,7 +74,7 @@ def _check(tensor: torch.Tensor, keys: tuple[str, ...]) -> None:
 
 
 def _key(tensor: torch.Tensor) -> Hashable:
-    """Equal exactly for tensors that alias the same elements of the same memory."""
+    """Make a key that is equal exactly for tensors that alias the same elements of the same memory."""
     inner = unwrapped(tensor)
     if is_dtensor(inner):
         block = local_block(inner)

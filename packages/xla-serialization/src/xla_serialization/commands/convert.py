@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from xla_serialization.commands import outputs
-from xla_serialization.format.leaves import Leaf
+from xla_serialization.format.leaves import TreeLeaf
 from xla_serialization.progress import progress_bar
 from xla_serialization.tools import conversion
 from xla_serialization.tools.sources import open_source
@@ -27,7 +27,7 @@ def command(path: Path, target: Path, tensors_only: bool) -> None:
         if target.exists() and target.samefile(path):
             raise outputs.Wrong(f"{target}: is SOURCE itself; give another TARGET")
         source = open_source(path)
-        left_out: list[Leaf] = []
+        left_out: list[TreeLeaf] = []
         if tensors_only:
             source, left_out = conversion.tensors_only(source)
         with progress_bar("converting") as progress:

@@ -1,4 +1,4 @@
-"""`python -m xla_serialization inspect`: what a checkpoint holds."""
+"""`python -m xla_serialization inspect`: list the contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from xla_serialization.commands import outputs
 from xla_serialization.format.dtypes import name_of
-from xla_serialization.format.leaves import Leaf
+from xla_serialization.format.leaves import TreeLeaf
 from xla_serialization.tools.sources import Source, open_source
 
 _SHOWN = 40
@@ -32,12 +32,12 @@ def command(path: Path, as_json: bool) -> None:
         source = open_source(path)
         plain = [leaf for leaf in source.leaves() if leaf.tensor is None]
     if as_json:
-        click.echo(json.dumps(_plain(source, plain), indent=2))
+        click.echo(json.dumps(_as_json(source, plain), indent=2))
     else:
         _print(source, plain)
 
 
-def _plain(source: Source, plain: list[Leaf]) -> dict[str, object]:
+def _as_json(source: Source, plain: list[TreeLeaf]) -> dict[str, object]:
     tensors = {
         name: {
             "dtype": name_of(tensor.dtype),
@@ -57,7 +57,7 @@ def _plain(source: Source, plain: list[Leaf]) -> dict[str, object]:
     }
 
 
-def _print(source: Source, plain: list[Leaf]) -> None:
+def _print(source: Source, plain: list[TreeLeaf]) -> None:
     console = Console()
     table = Table(title=Text(f"{source.path}: {source.kind.value}"), title_justify="left")
     for heading in ("tensor", "dtype", "shape", "bytes", "shard", "pieces"):
@@ -65,8 +65,8 @@ def _print(source: Source, plain: list[Leaf]) -> None:
     shards = sorted({file for tensor in source.tensors.values() for file in tensor.files})
     for name, tensor in source.tensors.items():
         shape = "×".join(map(str, tensor.shape)) or "scalar"
-        numbers = ", ".join(str(1 + shards.index(file)) for file in tensor.files)
-        cells = (name, name_of(tensor.dtype) or "", shape, f"{tensor.nbytes:,}", numbers, str(tensor.pieces))
+        shard_numbers = ", ".join(str(1 + shards.index(file)) for file in tensor.files)
+        cells = (name, name_of(tensor.dtype) or "", shape, f"{tensor.nbytes:,}", shard_numbers, str(tensor.pieces))
         table.add_row(*map(Text, cells))
     console.print(table)
     for number, file in enumerate(shards, 1):

@@ -1,4 +1,4 @@
-"""Output of the subcommands: what is wrong with a file is one line on stderr and exit code 2; sizes as people read them."""
+"""Output of the subcommands: errors of files as one line on stderr and exit code 2; sizes as people read them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PATH = click.Path(path_type=Path)
 
 
 class Wrong(click.ClickException):
-    """One line on stderr and exit code 2."""
+    """An error that click prints as one line on stderr; the exit code is 2."""
 
     exit_code = 2
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn what a file has wrong with it into one line on stderr and exit code 2."""
+    """Turn errors of checkpoints and files into one line on stderr and exit code 2."""
     try:
         yield
     except (CheckpointError, OSError) as error:
@@ -30,5 +30,5 @@ def one_line_errors() -> Iterator[None]:
 
 
 def amount(tensors: int, nbytes: int) -> str:
-    """`3 tensors, 1.2 GB`."""
+    """Write counts, as in `3 tensors, 1.2 GB`."""
     return f"{tensors:,} tensor{'' if tensors == 1 else 's'}, {decimal(nbytes)}"

@@ -1,4 +1,4 @@
-"""`python -m xla_serialization verify`: is everything as it was written?"""
+"""`python -m xla_serialization verify`: check that all tensors are as they were written."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def command(context: click.Context, path: Path) -> None:
             raise outputs.Wrong(f"{path}: holds no checksums: only a folder that xla_serialization.save wrote does; convert makes one")
         try:
             with progress_bar("verifying") as progress:
-                manifest, found = find_damage(path, progress)
+                manifest, damages = find_damage(path, progress)
         except DamagedCheckpointError as error:
             click.echo(str(error))
             context.exit(1)
-    for damage in found:
+    for damage in damages:
         click.echo(f"{damage.tensor}: {damage.what}")
-    count = len({damage.tensor for damage in found})
-    what = f"{count:,} damaged" if count else "all as they were written"
-    click.echo(f"{path}: {outputs.amount(len(manifest.tensors), manifest.nbytes)}, {what}")
-    context.exit(1 if found else 0)
+    count = len({damage.tensor for damage in damages})
+    verdict = f"{count:,} damaged" if count else "all as they were written"
+    click.echo(f"{path}: {outputs.amount(len(manifest.tensors), manifest.nbytes)}, {verdict}")
+    context.exit(1 if damages else 0)

@@ -31,34 +31,34 @@ _SAFETENSORS: Mapping[torch.dtype, str] = MappingProxyType(
     }
 )
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType({str(dtype).removeprefix("torch."): dtype for dtype in _SAFETENSORS})
-"""By their names in a manifest."""
+"""Dtypes by their names in a manifest."""
 READ_AS: Mapping[str, torch.dtype] = MappingProxyType(
     {name: dtype for dtype, name in _SAFETENSORS.items() if dtype is not torch.complex128}
 )
-"""By their names in a shard, for files that say no more."""
+"""Dtypes by their names in a shard, for files without a manifest."""
 
 
 def name_of(dtype: torch.dtype) -> str | None:
-    """The name in a manifest; None for a dtype that no checkpoint holds."""
+    """Name a dtype as a manifest does; None for a dtype that no checkpoint holds."""
     return str(dtype).removeprefix("torch.") if dtype in _SAFETENSORS else None
 
 
 def in_numpy(dtype: torch.dtype) -> bool:
-    """Whether NumPy arrays have it."""
+    """Whether NumPy has this dtype."""
     return dtype is not torch.bfloat16 and not str(dtype).startswith("torch.float8")
 
 
 def stored(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Dtype and shape of a tensor in a shard."""
+    """Give the safetensors dtype and the shape with which a shard stores a tensor."""
     return _SAFETENSORS[dtype], (*shape, 2) if dtype is torch.complex128 else shape
 
 
 def as_stored(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous CPU tensor as a shard holds it."""
+    """Convert a contiguous CPU tensor to what a shard stores."""
     plain = tensor.resolve_conj().resolve_neg()
     return torch.view_as_real(plain) if plain.dtype is torch.complex128 else plain
 
 
 def as_loaded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Undo `as_stored`."""
+    """Convert back from what `as_stored` gave."""
     return torch.view_as_complex(tensor) if dtype is torch.complex128 else tensor

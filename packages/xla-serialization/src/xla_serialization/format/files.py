@@ -17,7 +17,7 @@ from xla_serialization.errors import DamagedCheckpointError
 
 
 def open_file(path: Path, folder: int | None = None) -> BinaryIO:
-    """To read; where a descriptor of its folder is given, the file of that name there.
+    """Open a regular file to read. folder: descriptor of an open folder, in which the file's name is looked up instead of at its path.
 
     Raises DamagedCheckpointError for a folder, a pipe or a device, OSError.
     """
@@ -34,10 +34,10 @@ def open_file(path: Path, folder: int | None = None) -> BinaryIO:
 
 @contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[None]:
-    """Lock a file or folder against other writers; the system unlocks it when the process dies. wait: until no other has locked it.
+    """Lock a file or folder against other writers; the system unlocks it when the process dies. wait: until no other holds the lock.
 
-    Where the file system knows no locks it is not locked. Raises BlockingIOError if another has, FileNotFoundError also if it has
-    been removed meanwhile, OSError.
+    On a file system without locks nothing is locked. Raises BlockingIOError if another holds the lock, FileNotFoundError also if the path
+    has been removed meanwhile, OSError.
     """
     with _opened_to_lock(path) as fd:
         try:
@@ -51,14 +51,14 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def rename_lock(folder: Path) -> Iterator[None]:
-    """Wait until no other program has locked a folder, and lock it: for a few renamings. Without locks in the file system nobody waits."""
+    """Wait for the lock of a folder, and hold it for a few renames. On a file system without locks nobody waits."""
     with _opened_to_lock(folder) as fd:
         files.lock(fd, wait=True)
         yield
 
 
 def is_stale(path: Path) -> bool:
-    """Whether a file is there that no writer has locked, as far as can be seen."""
+    """Whether a path exists and no writer has locked it, as far as can be seen."""
     try:
         with _opened_to_lock(path) as fd:
             return files.lock(fd)
@@ -79,7 +79,7 @@ def remove_leftover(path: Path) -> None:
 
 @contextmanager
 def _opened_to_lock(path: Path) -> Iterator[int]:
-    """The descriptor of a file or folder, open so that NFS lets it be locked: files to write, too. At the end it is unlocked and closed."""
+    """Open a file or folder for locking (files also for writing, as NFS demands), give its descriptor, then unlock and close it."""
     flags = os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for
     fd = os.open(path, flags | (os.O_RDONLY if path.is_dir() else os.O_RDWR))
     try:

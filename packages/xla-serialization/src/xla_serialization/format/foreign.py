@@ -1,4 +1,4 @@
-"""Folders of safetensors files that other programs wrote: Hugging Face's, and those of torch.distributed.checkpoint, divided or not."""
+"""Folders of safetensors files that other programs wrote: Hugging Face, or torch.distributed.checkpoint, sharded or not."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ENDING = ".safetensors"
 
 
 def open_foreign(folder: Path) -> tuple[Manifest, dict[str, ShardReader]] | None:
-    """The manifest that such a folder would have, without checksums, and its files.
+    """Make a manifest for such a folder, without checksums, and open its files; None if it has none.
 
-    These are what the index names; without one `model.safetensors`, or all. None where there are none.
+    The files are those that the index names; without an index `model.safetensors`, or else all.
     Raises DamagedCheckpointError for tensors of which parts are missing.
     """
     weights = _weights(folder)
@@ -41,28 +41,28 @@ def open_foreign(folder: Path) -> tuple[Manifest, dict[str, ShardReader]] | None
             raise DamagedCheckpointError(f"{folder / file}: tensor {shown(name)} is not in this file")
     ordered = {name: pieces[name] for name in weights or pieces}
     sizes = {name: shard.nbytes for name, shard in shards.items()}
-    entries = {name: _entry(found) for name, found in ordered.items()}
+    entries = {name: _entry(parts) for name, parts in ordered.items()}
     manifest = Manifest("", sizes, entries, flat_tree(entries))
     check_sense(manifest, str(folder))
     return manifest, shards
 
 
 def flat_tree(names: Iterable[str]) -> Tree:
-    """Of a dict from these names to their tensors."""
+    """The tree of a dict from these names to the tensors of the same names."""
     return {"dict": [[name, {"tensor": name}] for name in names]}
 
 
 def _weights(folder: Path) -> Mapping[str, str] | None:
-    """Name → file, of the index; None where there is none."""
+    """Read the index's map from tensor names to files; None if there is no index."""
     index = folder / INDEX
     try:
         with open_inside(folder, INDEX) as file:
-            whole = parsed(file.read(LARGEST_TEXT + 1))
+            document = parsed(file.read(LARGEST_TEXT + 1))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not isinstance(whole, dict):
+    if not isinstance(document, dict):
         return {}
-    weights = whole.get("weight_map")
+    weights = document.get("weight_map")
     if not isinstance(weights, dict) or not all(isinstance(file, str) for file in weights.values()):
         raise DamagedCheckpointError(f"{index}: no index of safetensors files: it has no 'weight_map' from names to files")
     for name in weights.values():
@@ -74,9 +74,9 @@ def _weights(folder: Path) -> Mapping[str, str] | None:
 def _without_index(folder: Path) -> list[str]:
     if (folder / _SINGLE).is_file():
         return [_SINGLE]
-    # Not those of a save of ours that did not come to its moment.
-    found = (path.name for path in folder.iterdir() if path.name.endswith(_ENDING) and path.is_file()) if folder.is_dir() else ()
-    return sorted(name for name in found if is_file_name(name) and not is_own_shard(name))
+    # Not the shards of a save of ours that was not published.
+    candidates = (path.name for path in folder.iterdir() if path.name.endswith(_ENDING) and path.is_file()) if folder.is_dir() else ()
+    return sorted(name for name in candidates if is_file_name(name) and not is_own_shard(name))
 
 
 def _opened(folder: Path, name: str) -> ShardReader:
@@ -87,10 +87,10 @@ def _opened(folder: Path, name: str) -> ShardReader:
 
 
 def _pieces(path: Path, shard: ShardReader) -> list[tuple[Block, Piece]]:
-    places = _offsets(path, shard)
+    offsets = _offsets(path, shard)
     try:
         return [
-            (block, Piece(path.name, block.name, (0,) * len(block.shape) if places is None else places[block.name], block.shape, ""))
+            (block, Piece(path.name, block.name, (0,) * len(block.shape) if offsets is None else offsets[block.name], block.shape, ""))
             for block in shard.blocks()
         ]
     except (KeyError, ValidationError) as error:
@@ -98,20 +98,20 @@ def _pieces(path: Path, shard: ShardReader) -> list[tuple[Block, Piece]]:
 
 
 def _offsets(path: Path, shard: ShardReader) -> dict[str, Any] | None:
-    """Name → offset of what is in a file, as torch.distributed.checkpoint notes it."""
+    """Read the offsets of a file's blocks in their tensors, by name, as torch.distributed.checkpoint notes them; None if it notes none."""
     text = shard.metadata.get("DCP_SHARDING_INFO")
     if text is None:
         return None
     try:
-        return {name: tuple(place["saved_offsets"]) for name, place in parsed(text.encode()).items()}
+        return {name: tuple(info["saved_offsets"]) for name, info in parsed(text.encode()).items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path}: its DCP_SHARDING_INFO does not say where its tensors belong: {str(error)[:80]}") from None
 
 
-def _entry(found: list[tuple[Block, Piece]]) -> TensorEntry:
-    first = found[0][0]
+def _entry(parts: list[tuple[Block, Piece]]) -> TensorEntry:
+    first = parts[0][0]
     dims = range(len(first.shape))
-    if any(len(piece.offset) != len(dims) or len(piece.shape) != len(dims) or block.dtype is not first.dtype for block, piece in found):
+    if any(len(piece.offset) != len(dims) or len(piece.shape) != len(dims) or block.dtype is not first.dtype for block, piece in parts):
         raise DamagedCheckpointError(f"the parts of tensor {shown(first.name)} do not fit each other: they have other dtypes or dimensions")
-    shape = tuple(max(piece.offset[dim] + piece.shape[dim] for _, piece in found) for dim in dims)
-    return TensorEntry(name_of(first.dtype) or "", shape, tuple(piece for _, piece in found))
+    shape = tuple(max(piece.offset[dim] + piece.shape[dim] for _, piece in parts) for dim in dims)
+    return TensorEntry(name_of(first.dtype) or "", shape, tuple(piece for _, piece in parts))

@@ -1,4 +1,4 @@
-"""Replace one file atomically: through links, and what is no file is written to directly."""
+"""Replace one file atomically, also through a link; a pipe or a device is written to directly."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from xla_serialization.core import files
 
 @contextmanager
 def locked_atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a path to write to; readers of `path` see the old file or the new one, whole. What is no file (a pipe) is written to directly.
+    """Give a path to write to; readers of `path` see the whole old file or the whole new one. What is no file (a pipe) is written directly.
 
-    Several programs may do so at once, and what killed ones left beside `path` is removed. Raises OSError; then the old file is as it was.
+    Several programs may do so at once, and files that killed ones left beside `path` are removed. On OSError the old file stays as it was.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():

@@ -34,7 +34,7 @@ class ForeignIndexError(DamagedCheckpointError):
 # FailFast: a damaged index of a million numbers makes one error, not a million.
 Shape = Annotated[tuple[int, ...], FailFast()]
 Tree = Any
-"""What stands for a nesting in JSON (FORMAT.md §5)."""
+"""The JSON that describes a nesting (FORMAT.md §5)."""
 
 
 @checked(frozen=True, slots=True, config=_LENIENT)
@@ -58,13 +58,13 @@ class TensorEntry:
 
     @property
     def nbytes(self) -> int:
-        """Of its elements."""
+        """Bytes of its elements."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The index of a checkpoint. files: name → bytes. id: "" of a folder that another program wrote."""
+    """The index of a checkpoint. files: sizes in bytes by name. id: of the save, "" for a folder that another program wrote."""
 
     id: str
     files: dict[str, int]
@@ -74,17 +74,17 @@ class Manifest:
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(entry.nbytes for entry in self.tensors.values())
 
 
 def checksum(data: Any) -> str:
-    """XXH3 with 64 bits, of anything with a buffer."""
+    """Compute the 64-bit XXH3 of any object with a buffer."""
     return xxhash.xxh3_64_hexdigest(data)
 
 
 def dump(manifest: Manifest) -> bytes:
-    """The index file."""
+    """Write a manifest as the text of an index file."""
     plain = {
         "version": manifest.version,
         "id": manifest.id,
@@ -92,114 +92,114 @@ def dump(manifest: Manifest) -> bytes:
         "tensors": manifest.tensors,
         "tree": manifest.tree,
     }
-    whole = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": _checksum_of(plain)}}
+    document = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": _checksum_of(plain)}}
     # Into a file of bytes: `dumps` would keep thousands of short texts until all are there.
     text = io.BytesIO()
     with io.TextIOWrapper(text, encoding="ascii", write_through=True) as file:
-        json.dump(whole, file, indent=1, allow_nan=False, default=_fields)
+        json.dump(document, file, indent=1, allow_nan=False, default=_fields)
         return text.getvalue()
 
 
 def _for_others(manifest: Manifest) -> dict[str, Any]:
-    """The part of the index that other programs read."""
+    """Make the part of the index that other programs read."""
     weights = {piece.name: piece.file for entry in manifest.tensors.values() for piece in entry.pieces}
     return {"metadata": {"total_size": manifest.nbytes}, "weight_map": weights}
 
 
 def canonical(plain: Any) -> bytes:
-    """JSON that is the same for equal values, whatever the order of keys in them."""
-    # Of the values, not of the file's text, in which the checksum itself stands.
+    """Write JSON that is the same for equal values, whatever the order of their keys."""
+    # Checksums are of this, not of the file's text, which contains the checksum itself.
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields).encode()
 
 
 def _fields(entry: Any) -> dict[str, Any]:
-    """What stands for a tensor's entry, or a piece, in JSON."""
+    """Turn a tensor's entry, or a piece, into the dict that JSON holds."""
     return {field.name: getattr(entry, field.name) for field in fields(entry)}
 
 
 def _checksum_of(plain: dict[str, Any]) -> str:
-    """Of the canonical JSON of a manifest, which is made a tensor at a time."""
-    found = xxhash.xxh3_64()
+    """Compute the checksum of a manifest's canonical JSON, which is made a tensor at a time."""
+    digest = xxhash.xxh3_64()
     for part in _parts(plain, 2):
-        found.update(part)
-    return found.hexdigest()
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _parts(value: Any, depth: int) -> Iterator[bytes]:
-    """The canonical JSON of a value in parts: objects down to this depth value by value, what is in them as one."""
+    """Yield the canonical JSON of a value in parts: value by value for objects down to `depth`, deeper values whole."""
     if not depth or not isinstance(value, dict):
         yield canonical(value)
         return
-    for number, key in enumerate(sorted(value)):
-        yield (b"," if number else b"{") + canonical(key) + b":"
+    for index, key in enumerate(sorted(value)):
+        yield (b"," if index else b"{") + canonical(key) + b":"
         yield from _parts(value[key], depth - 1)
     yield b"}" if value else b"{}"
 
 
 def parse(data: bytes, path: str) -> Manifest:
-    """The manifest in an index file. Raises DamagedCheckpointError or NewerCheckpointError; `path` is for their text."""
+    """Read the manifest in an index file. Raises DamagedCheckpointError or NewerCheckpointError; `path` is for their text."""
     try:
-        whole = parsed(data)
+        document = parsed(data)
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path}: not JSON within our limits, or cut off after {len(data)} bytes ({error})") from error
-    if not isinstance(whole, dict) or not isinstance(whole.get(MANIFEST_KEY), dict):
-        if isinstance(whole, dict) and any(isinstance(part, dict) and part.keys() >= _OURS for part in whole.values()):
+    if not isinstance(document, dict) or not isinstance(document.get(MANIFEST_KEY), dict):
+        if isinstance(document, dict) and any(isinstance(part, dict) and part.keys() >= _OURS for part in document.values()):
             raise DamagedCheckpointError(f"{path}: the manifest has changed since it was written: it is not under {MANIFEST_KEY!r}")
         raise ForeignIndexError(f"{path}: the index of another program's checkpoint: it has no {MANIFEST_KEY!r}")
-    found: dict[str, Any] = whole[MANIFEST_KEY]
-    version = found.get("version")
+    recorded: dict[str, Any] = document[MANIFEST_KEY]
+    version = recorded.get("version")
     if type(version) is not int or version < 1:
         raise DamagedCheckpointError(f"{path}: a checkpoint of version {shown(version)}, which never was")
-    # Before the checksum, which a newer version may take of other fields.
+    # Before the checksum, which a newer version may compute over other fields.
     if version > VERSION:
         raise NewerCheckpointError(
             f"{path}: a checkpoint of version {version}, this xla-serialization reads up to {VERSION}: pip install -U xla-serialization"
         )
-    recorded = found.pop("checksum", None)
-    if recorded is None or recorded != _safe_checksum(found):
+    recorded_checksum = recorded.pop("checksum", None)
+    if recorded_checksum is None or recorded_checksum != _safe_checksum(recorded):
         raise DamagedCheckpointError(f"{path}: the manifest has changed since it was written: its checksum is wrong")
     try:
-        files, tensors = _each(found["files"], int), _each(found["tensors"], TensorEntry)
-        (name,) = _each({"id": found["id"]}, str).values()
+        files, tensors = _validated(recorded["files"], int), _validated(recorded["tensors"], TensorEntry)
+        (save_id,) = _validated({"id": recorded["id"]}, str).values()
     except KeyError as error:
         raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: it has no {error}") from error
     except ValueError as error:
         raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: {error}") from error
-    if not name:
+    if not save_id:
         raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: its id is empty")
-    manifest = Manifest(name, files, tensors, found.get("tree"), version)
+    manifest = Manifest(save_id, files, tensors, recorded.get("tree"), version)
     check_sense(manifest, path)
     for key, value in _for_others(manifest).items():
-        if whole.get(key) != value:
+        if document.get(key) != value:
             raise DamagedCheckpointError(f"{path}: {key!r}, which other programs read, does not say what the manifest says")
     return manifest
 
 
-def _each(found: Any, kind: Any) -> dict[str, Any]:
-    """Entries of a JSON object as what they should be. Raises ValueError for the first that is not, and lists no more."""
-    if not isinstance(found, dict):
-        raise ValueError(f"{shown(found)} is no object")
+def _validated(entries: Any, expected: Any) -> dict[str, Any]:
+    """Convert the entries of a JSON object to the expected type. Raises ValueError for the first that does not fit."""
+    if not isinstance(entries, dict):
+        raise ValueError(f"{shown(entries)} is no object")
     values = {}
-    for name, value in found.items():
+    for name, value in entries.items():
         try:
-            values[name] = _adapter(kind).validate_python(value)
+            values[name] = _adapter(expected).validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            at = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{shown(name)[1:-1]}{at and '.'}{at}: {first['msg']}") from None
+            location = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{shown(name)[1:-1]}{location and '.'}{location}: {first['msg']}") from None
     return values
 
 
-def _safe_checksum(found: dict[str, Any]) -> str | None:
+def _safe_checksum(plain: dict[str, Any]) -> str | None:
     try:
-        return _checksum_of(found)
-    except (ValueError, RecursionError):  # a number beyond floats, which no index of ours has; or nested without end
+        return _checksum_of(plain)
+    except (ValueError, RecursionError):  # a number beyond floats, which no index of ours has, or too deep a nesting
         return None
 
 
 @functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def _adapter(expected: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(expected)
 
 
 def check_sense(manifest: Manifest, path: str) -> None:
@@ -214,9 +214,9 @@ def check_sense(manifest: Manifest, path: str) -> None:
         tensor = f"tensor {shown(name)}"
         if entry.dtype not in DTYPES:
             raise DamagedCheckpointError(f"{path}: {tensor} has an unknown dtype, {shown(entry.dtype)}")
-        if len(entry.shape) > MOST_DIMS or not _possible(entry.shape, DTYPES[entry.dtype].itemsize):
-            what = f"an impossible shape of {len(entry.shape)} dimensions, of {MOST_DIMS} at most"
-            raise DamagedCheckpointError(f"{path}: {tensor} has {what}: {str(list(entry.shape[:8]))[:80]}")
+        if len(entry.shape) > MOST_DIMS or not _is_possible(entry.shape, DTYPES[entry.dtype].itemsize):
+            problem = f"an impossible shape of {len(entry.shape)} dimensions, of {MOST_DIMS} at most"
+            raise DamagedCheckpointError(f"{path}: {tensor} has {problem}: {str(list(entry.shape[:8]))[:80]}")
         _check_pieces(tensor, entry, manifest, path)
         for piece in entry.pieces:
             if (piece.file, piece.name) in stored:  # so that a small file cannot fill a large memory
@@ -224,8 +224,8 @@ def check_sense(manifest: Manifest, path: str) -> None:
             stored.add((piece.file, piece.name))
 
 
-def _possible(shape: Shape, itemsize: int) -> bool:
-    """Whether a tensor may have this shape: no size is negative, and all but those of 0 make fewer than 2^63 bytes."""
+def _is_possible(shape: Shape, itemsize: int) -> bool:
+    """Whether a tensor may have this shape: no size is negative, and the sizes other than 0 make fewer than 2^63 bytes."""
     nbytes = itemsize
     for size in shape:
         nbytes *= max(size, 1)
@@ -239,9 +239,9 @@ def _check_pieces(tensor: str, entry: TensorEntry, manifest: Manifest, path: str
         if piece.file not in manifest.files:
             raise DamagedCheckpointError(f"{path}: {tensor} is in {shown(piece.file)}, which is no file of this checkpoint")
         if not _inside(piece, entry.shape):
-            place = f"{shown(list(piece.shape))} at {shown(list(piece.offset))}"
-            raise DamagedCheckpointError(f"{path}: a piece of {tensor} is outside it: {place}")
-    if not _make_up(entry):
+            extent = f"{shown(list(piece.shape))} at {shown(list(piece.offset))}"
+            raise DamagedCheckpointError(f"{path}: a piece of {tensor} is outside it: {extent}")
+    if not _is_covered(entry):
         raise DamagedCheckpointError(f"{path}: the pieces of {tensor} overlap, or do not make it up")
 
 
@@ -249,26 +249,26 @@ def _inside(piece: Piece, shape: Shape) -> bool:
     if not len(piece.offset) == len(piece.shape) == len(shape):
         return False
     return all(
-        0 <= start and 0 <= size and start + size <= whole for start, size, whole in zip(piece.offset, piece.shape, shape, strict=True)
+        0 <= start and 0 <= size and start + size <= length for start, size, length in zip(piece.offset, piece.shape, shape, strict=True)
     )
 
 
-def _make_up(entry: TensorEntry) -> bool:
-    """Whether the pieces make up a grid, and fill it."""
-    placed = [piece for piece in entry.pieces if math.prod(piece.shape)]
-    # Nothing to cover, but readers take even that from a piece.
+def _is_covered(entry: TensorEntry) -> bool:
+    """Whether the pieces form a grid that fills the tensor."""
+    nonempty = [piece for piece in entry.pieces if math.prod(piece.shape)]
+    # There is nothing to cover, but readers take even an empty tensor from a piece.
     if not math.prod(entry.shape):
         return len(entry.pieces) > 0
     count = 1
-    for dim, whole in enumerate(entry.shape):
+    for dim, length in enumerate(entry.shape):
         end = 0
-        spans = sorted({(piece.offset[dim], piece.offset[dim] + piece.shape[dim]) for piece in placed})
+        spans = sorted({(piece.offset[dim], piece.offset[dim] + piece.shape[dim]) for piece in nonempty})
         for start, stop in spans:
             if start != end:
                 return False
             end = stop
-        if end != whole:
+        if end != length:
             return False
         count *= len(spans)
-    # As many pieces as the grid has places, each at one of its own.
-    return len(placed) == count == len({piece.offset for piece in placed})
+    # As many pieces as the grid has cells, each in a cell of its own.
+    return len(nonempty) == count == len({piece.offset for piece in nonempty})

@@ -1,4 +1,4 @@
-"""Two nestings beside each other: which tensors stand in the same places, and where they differ."""
+"""Compare two nestings: pair the tensors at the same places, and tell where the nestings differ."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _UNORDERED = frozenset({"set", "frozenset"})
 
 
 def matched(mine: Tree, theirs: Tree) -> Iterator[tuple[str, str]]:
-    """Names of tensors in the same places of two trees: of what is loaded into, and of the checkpoint.
+    """Yield the names of tensors at the same places of two trees: of the nesting that is loaded into, and of the checkpoint.
 
-    All mappings are alike, and all sequences; plain values may differ. Raises MismatchError where the trees differ otherwise.
+    Kinds of mappings count as equal, and kinds of sequences; plain values may differ. Raises MismatchError for any other difference.
     """
     yield from _matched(mine, theirs, ())
 
 
 def _matched(mine: Tree, theirs: Tree, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    (my_kind, my_inside), (their_kind, their_inside) = _opened(mine), _opened(theirs)
+    (my_kind, my_inside), (their_kind, their_inside) = _kind_and_contents(mine), _kind_and_contents(theirs)
     if my_kind != their_kind:
         raise MismatchError(f"{where(keys)}: {their_kind} in the checkpoint, {my_kind} in what it is loaded into")
     if my_kind == "a tensor":
         yield my_inside, their_inside
     elif my_kind == "a mapping":
-        here, there = ({json.dumps(key): value for key, value in pairs} for pairs in (my_inside, their_inside))
-        if here.keys() != there.keys():
-            only = [f"only in {side}: {', '.join(sorted(found))}" for side, found in _sides(here.keys(), there.keys()) if found]
-            raise MismatchError(f"{where(keys)}: other keys; {'; '.join(only)}")
-        for key, value in here.items():
-            yield from _matched(value, there[key], (*keys, key.strip('"')))
+        own, saved = ({json.dumps(key): value for key, value in pairs} for pairs in (my_inside, their_inside))
+        if own.keys() != saved.keys():
+            differences = [f"only in {side}: {', '.join(sorted(missing))}" for side, missing in _sides(own.keys(), saved.keys()) if missing]
+            raise MismatchError(f"{where(keys)}: other keys; {'; '.join(differences)}")
+        for key, value in own.items():
+            yield from _matched(value, saved[key], (*keys, key.strip('"')))
     elif my_kind == "a sequence":
         if len(my_inside) != len(their_inside):
             raise MismatchError(f"{where(keys)}: {len(their_inside)} items in the checkpoint, {len(my_inside)} in what it is loaded into")
-        for number, pair in enumerate(zip(my_inside, their_inside, strict=True)):
-            yield from _matched(*pair, (*keys, str(number)))
+        for index, pair in enumerate(zip(my_inside, their_inside, strict=True)):
+            yield from _matched(*pair, (*keys, str(index)))
 
 
 def own_part(mine: Tree, theirs: Tree, process: int, count: int) -> Tree:
-    """The tree of a checkpoint with the value of this process, one of `count`, wherever `mine` has a `PerProcess`.
+    """Copy a checkpoint's tree, with only this process's value (of `count`) wherever `mine` has a `PerProcess`.
 
-    Raises MismatchError where the checkpoint has none, or those of another number of processes.
+    Raises MismatchError where the checkpoint has no such values, or the values of another number of processes.
     """
     return _own_part(mine, theirs, process, count, ())
 
@@ -62,50 +62,50 @@ def _own_part(mine: Tree, theirs: Tree, process: int, count: int, keys: tuple[st
                 "xla_serialization.load, which gives a list of all"
             )
         return values[process]
-    (my_kind, my_inside), (their_kind, their_inside) = _opened(mine), _opened(theirs)
-    # Else `matched` says what does not fit.
+    (my_kind, my_inside), (their_kind, their_inside) = _kind_and_contents(mine), _kind_and_contents(theirs)
+    # Where the trees differ, `matched` says how.
     if my_kind == their_kind == "a mapping":
-        here = {json.dumps(key): value for key, value in my_inside}
+        my_items = {json.dumps(key): value for key, value in my_inside}
         texts = [json.dumps(key) for key, _ in their_inside]
-        return _closed(
+        return _refilled(
             theirs,
             [
-                [key, _own_part(here[text], value, process, count, (*keys, text.strip('"'))) if text in here else value]
+                [key, _own_part(my_items[text], value, process, count, (*keys, text.strip('"'))) if text in my_items else value]
                 for text, (key, value) in zip(texts, their_inside, strict=True)
             ],
         )
     if my_kind == their_kind == "a sequence" and len(my_inside) == len(their_inside):
         pairs = enumerate(zip(my_inside, their_inside, strict=True))
-        return _closed(theirs, [_own_part(*pair, process, count, (*keys, str(number))) for number, pair in pairs])
+        return _refilled(theirs, [_own_part(*pair, process, count, (*keys, str(index))) for index, pair in pairs])
     return theirs
 
 
-def _closed(tree: Tree, inside: Tree) -> Tree:
-    """The container of a tree with other things in it."""
+def _refilled(tree: Tree, inside: Tree) -> Tree:
+    """Copy the container at the root of a tree, with other contents."""
     ((kind, before),) = tree.items()
     return {kind: {**before, "items": inside} if isinstance(before, dict) else inside}
 
 
-def first_difference(one: Tree, other: Tree) -> str:
-    """The place of the first value, in order, in which two trees differ."""
-    return where(_differing(one, other, ()))
+def first_difference(tree: Tree, other: Tree) -> str:
+    """Describe the place of the first value, in order, in which two trees differ."""
+    return where(_differing(tree, other, ()))
 
 
-def _differing(one: Tree, other: Tree, keys: tuple[str, ...]) -> tuple[str, ...]:
-    (kind, inside), (other_kind, other_inside) = _opened(one), _opened(other)
+def _differing(tree: Tree, other: Tree, keys: tuple[str, ...]) -> tuple[str, ...]:
+    (kind, inside), (other_kind, other_inside) = _kind_and_contents(tree), _kind_and_contents(other)
     if kind == other_kind and kind in ("a mapping", "a sequence") and len(inside) == len(other_inside):
-        for number, (first, second) in enumerate(zip(inside, other_inside, strict=True)):
+        for index, (first, second) in enumerate(zip(inside, other_inside, strict=True)):
             if first != second:
                 if kind == "a sequence":
-                    return _differing(first, second, (*keys, str(number)))
+                    return _differing(first, second, (*keys, str(index)))
                 if first[0] == second[0]:
                     return _differing(first[1], second[1], (*keys, json.dumps(first[0]).strip('"')))
                 break
     return keys
 
 
-def _opened(tree: Tree) -> tuple[str, Tree]:
-    """Describe a tree, and list what is in it."""
+def _kind_and_contents(tree: Tree) -> tuple[str, Tree]:
+    """Name the kind of a tree for messages, and give its contents."""
     kind, inside = next(iter(tree.items())) if isinstance(tree, dict) else ("", tree)
     if kind in LEAVES:
         return "a tensor", inside
@@ -116,5 +116,5 @@ def _opened(tree: Tree) -> tuple[str, Tree]:
     return "a set" if kind in _UNORDERED else "a plain value", inside
 
 
-def _sides(here: Set[str], there: Set[str]) -> list[tuple[str, Set[str]]]:
-    return [("the checkpoint", there - here), ("what it is loaded into", here - there)]
+def _sides(own: Set[str], saved: Set[str]) -> list[tuple[str, Set[str]]]:
+    return [("the checkpoint", saved - own), ("what it is loaded into", own - saved)]

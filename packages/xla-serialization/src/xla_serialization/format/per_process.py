@@ -1,4 +1,4 @@
-"""A mark in a nesting: of what is inside, each process that saves has its own."""
+"""`PerProcess`: marks a value in a nesting of which each process that saves has its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from xla_serialization.format.manifest import Tree
 
 HOLDER = "per process"
-"""The kind of what stands for a mark in the tree of one process: with its number, counted from 0. No file has it."""
+"""The key that stands for a mark in the tree of one process, with the mark's index as value. No file contains it."""
 
 
 @dataclass
@@ -23,9 +23,9 @@ class PerProcess:
 
 
 def with_holders_filled(tree: Tree, filled: Callable[[int], Tree]) -> Tree:
-    """A copy of a tree with `filled(number)` in the place of each mark."""
+    """Copy a tree, with `filled(index)` in the place of each mark."""
     if isinstance(tree, list):
-        return [with_holders_filled(one, filled) for one in tree]
+        return [with_holders_filled(item, filled) for item in tree]
     if not isinstance(tree, dict):
         return tree
     if HOLDER in tree:
@@ -34,7 +34,7 @@ def with_holders_filled(tree: Tree, filled: Callable[[int], Tree]) -> Tree:
 
 
 def of_all(tree: Tree, own: Sequence[Sequence[Tree]]) -> Tree:
-    """The tree that a checkpoint holds. own: for each process, the trees of its values, by mark."""
+    """Make the tree that a checkpoint holds, with a list of all processes' values at each mark. own: by process, then by mark."""
     if not any(own):
         return tree
-    return with_holders_filled(tree, lambda number: {"list": [trees[number] for trees in own]})
+    return with_holders_filled(tree, lambda index: {"list": [trees[index] for trees in own]})

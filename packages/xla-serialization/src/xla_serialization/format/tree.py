@@ -1,4 +1,4 @@
-"""A nesting of Python values as JSON, and back, without running anything (FORMAT.md §5). Tensors are names."""
+"""Turn a nesting of Python values into JSON and back, without running code from files (FORMAT.md §5). Tensors become names."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from xla_serialization.format.manifest import TensorEntry, Tree
 from xla_serialization.format.per_process import HOLDER, PerProcess
 
 _DEEPEST = 100
-"""Containers in each other, at most: JSON and this module take some calls for each, of the 1000 that Python allows."""
+"""Depth of nested containers, at most: JSON and this module make some calls for each, of the 1000 that Python allows."""
 _PLAIN_BITS = 64
-"""Integers up to so many bits are numbers in JSON: Python reads and writes no decimals of any length, other programs no more than these."""
+"""Bits of an integer that is a number in JSON, at most: Python limits the digits it reads and writes, and other programs take no more."""
 _LONGEST_REASON = 500
-# In names of files that are not UTF-8, as Python reads them; no file in UTF-8 can hold them.
+# Python reads names of files that are not UTF-8 with these characters; no file in UTF-8 can hold them.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LIKE_A_PIECE = re.compile(r".*@[\d,]+", re.DOTALL)
 _FACTORIES: Mapping[str, Callable[[], Any]] = {made.__name__: made for made in (bool, dict, float, int, list, set, str, tuple)}
@@ -33,56 +33,56 @@ _SEQUENCES: Mapping[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple
 LEAVES = frozenset({"tensor", "tensor, requires grad", "parameter", "parameter, frozen", "array", "scalar"})
 
 Name = Callable[[torch.Tensor, tuple[str, ...]], str]
-"""Takes a tensor to be saved, and the keys on the way to it; gives the name under which it is."""
+"""Takes a tensor to be saved, and the keys that lead to it; gives the name under which it is saved."""
 Marked = Callable[[Name, int], Tree]
-"""Gives the tree of what is in a `PerProcess`; takes what names tensors, and the number of the process, which is in their names."""
+"""Encodes the value of a `PerProcess`; takes the function that names tensors, and the process's index, which is part of their names."""
 Find = Callable[[str], torch.Tensor]
 Leaf = Callable[[str, str], Any]
-"""Takes the kind and the name of a tensor in a tree; gives what stands for it."""
+"""Takes the kind and the name of a tensor in a tree; gives the value for that place."""
 
 
 def encode(data: Any, name: Name) -> tuple[Tree, list[Marked]]:
-    """The tree of a nesting, which has the numbers of each `PerProcess` in it; and what encodes these, afterwards.
+    """Encode a nesting as a tree, with an index for each `PerProcess`; and give the functions that encode their values afterwards.
 
-    Raises UnsavableError, which says where, for what has no place in a tree.
+    Raises UnsavableError, which says where, for a value that a tree cannot hold.
     """
-    encoder = _Encoder(name)
+    encoder = _TreeEncoder(name)
     tree = encoder.tree(data, ())
     return tree, [functools.partial(_encode_own, value, keys) for value, keys in encoder.marked]
 
 
 def _encode_own(value: Any, keys: tuple[str, ...], name: Name, process: int) -> Tree:
-    return _Encoder(name, inside=True).tree(value, (*keys, str(process)))
+    return _TreeEncoder(name, inside=True).tree(value, (*keys, str(process)))
 
 
 def where(keys: tuple[str, ...]) -> str:
-    """A place in a nesting, for messages."""
+    """Describe a place in a nesting for messages."""
     return " → ".join(keys) or "the value itself"
 
 
 def free_name(keys: tuple[str, ...], taken: Container[str]) -> str:
-    """The name of a tensor by the keys on the way to it, which no other has (FORMAT.md §3)."""
-    wanted = _SURROGATE.sub("�", ".".join(keys)) or "tensor"
-    free = wanted
-    number = 1
-    # Taken: by safetensors, in its header, and by the pieces of sharded tensors.
+    """Name a tensor by the keys that lead to it, with a suffix if that name is taken (FORMAT.md §3)."""
+    base = _SURROGATE.sub("�", ".".join(keys)) or "tensor"
+    free = base
+    suffix = 1
+    # safetensors uses `__metadata__` in its header, and pieces of sharded tensors have names like `name@0,8`.
     while free in taken or free == "__metadata__" or _LIKE_A_PIECE.fullmatch(free):
-        number += 1
-        free = f"{wanted}~{number}"
+        suffix += 1
+        free = f"{base}~{suffix}"
     return free
 
 
-class _Encoder:
+class _TreeEncoder:
     def __init__(self, name: Name, inside: bool = False) -> None:
-        self._name, self._inside = name, inside
+        self._name, self._in_per_process = name, inside
         self.marked: list[tuple[Any, tuple[str, ...]]] = []
-        # Those on the way down only: one container may stand at several places side by side.
-        self._around: set[int] = set()
+        # Ids of the containers around a value only: one container may stand at several places side by side.
+        self._enclosing: set[int] = set()
 
     def tree(self, value: Any, keys: tuple[str, ...]) -> Tree:
         if value is None or type(value) is bool:
             return value
-        # Of this very type: np.float64 is a subclass, and comes back as what it was.
+        # No subclasses: np.float64 is one, and is saved as a NumPy scalar.
         if type(value) is float:
             return value if math.isfinite(value) else {"float": str(value)}
         if isinstance(value, torch.Tensor):
@@ -94,18 +94,18 @@ class _Encoder:
             return plain
         if isinstance(value, PerProcess):
             return self._holder(value, keys)
-        if id(value) in self._around:
+        if id(value) in self._enclosing:
             raise UnsavableError(f"{where(keys)}: a container that contains itself cannot be saved")
         if len(keys) >= _DEEPEST:
             raise UnsavableError(f"more than {_DEEPEST} containers in each other: save a flatter nesting")
-        self._around.add(id(value))
+        self._enclosing.add(id(value))
         try:
             return self._container(value, keys)
         finally:
-            self._around.discard(id(value))
+            self._enclosing.discard(id(value))
 
     def _holder(self, value: PerProcess, keys: tuple[str, ...]) -> Tree:
-        if self._inside:
+        if self._in_per_process:
             raise UnsavableError(f"{where(keys)}: a PerProcess in a PerProcess: leave out the inner one")
         self.marked.append((value.value, keys))
         return {HOLDER: len(self.marked) - 1}
@@ -136,14 +136,14 @@ class _Encoder:
         )
 
     def _items(self, values: Iterable[Any], keys: tuple[str, ...]) -> list[Tree]:
-        return [self.tree(value, (*keys, str(number))) for number, value in enumerate(values)]
+        return [self.tree(value, (*keys, str(index))) for index, value in enumerate(values)]
 
     def _pairs(self, values: Mapping[Any, Any], keys: tuple[str, ...]) -> list[Tree]:
         return [[self.tree(key, (*keys, "a key")), self.tree(value, (*keys, _label(key)))] for key, value in values.items()]
 
 
 def _label(key: Any) -> str:
-    """A key in names and messages."""
+    """Write a key as text for names and messages."""
     if isinstance(key, torch.Tensor):
         return "tensor"
     try:
@@ -162,14 +162,14 @@ def _from_numpy(value: np.ndarray[Any, Any] | np.generic, keys: tuple[str, ...])
     if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
         raise UnsavableError(f"{where(keys)}: a {type(value).__qualname__} cannot be saved; save its fields, plain arrays, in a dict")
     try:
-        # A copy: torch takes no foreign byte order and no negative strides, and warns of what is read-only.
+        # A copy: torch takes no foreign byte order and no negative strides, and warns of read-only arrays.
         return torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
     except TypeError as error:
         raise UnsavableError(f"{where(keys)}: a NumPy array of {value.dtype} cannot be saved; save numbers") from error
 
 
 def _plain(value: Any) -> Tree | None:
-    """Of values that contain no others."""
+    """Encode a plain value that contains no other values; None for any other."""
     kind = type(value)
     if kind is str:
         return {"surrogates": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()} if _SURROGATE.search(value) else value
@@ -194,17 +194,17 @@ def _plain(value: Any) -> Tree | None:
 
 
 def decode(tree: Tree, find: Find, path: str) -> Any:
-    """The nesting of a tree; one that `find` gives twice is one in it. `path`: of the index, for messages.
+    """Build the nesting that a tree describes; a tensor with several places is one object. path: of the index, for messages.
 
-    Raises DamagedCheckpointError for a tree of no kind.
+    Raises DamagedCheckpointError for a tree that does not follow the format.
     """
-    known: dict[tuple[str, str], Any] = {}
+    leaves: dict[tuple[str, str], Any] = {}
 
     def leaf(kind: str, name: str) -> Any:
-        # By the kind, too: one tensor may be a parameter at one place and plain data at another.
-        if (kind, name) not in known:
-            known[kind, name] = _leaf(kind, find(name))
-        return known[kind, name]
+        # The key has the kind, too: one tensor may be a parameter at one place and plain data at another.
+        if (kind, name) not in leaves:
+            leaves[kind, name] = _leaf(kind, find(name))
+        return leaves[kind, name]
 
     return _decoded_by(leaf, tree, path)
 
@@ -220,7 +220,7 @@ def check(tree: Tree, tensors: Mapping[str, TensorEntry], path: str) -> None:
             raise ValueError(f"{shown(name)} is of {dtype}, which NumPy does not have")
         if kind == "scalar" and tensors[name].shape:
             raise ValueError(f"{shown(name)} has a shape, and is no scalar")
-        return [] if kind == "array" else object()  # an array is no key, nor in a set
+        return [] if kind == "array" else object()  # unhashable: an array cannot be a key or in a set
 
     _decoded_by(leaf, tree, path)
 
@@ -250,12 +250,12 @@ def _value(tree: Tree, leaf: Leaf, depth: int) -> Any:
             check_hashes(items)
         return _SEQUENCES[kind](items)
     if kind in ("dict", "ordered dict", "counter"):
-        maker: Any = {"dict": dict, "ordered dict": OrderedDict, "counter": Counter}[kind]
-        return maker(dict(_pairs(inside, leaf, depth)))
+        container: Any = {"dict": dict, "ordered dict": OrderedDict, "counter": Counter}[kind]
+        return container(dict(_pairs(inside, leaf, depth)))
     if kind == "state dict":
-        found: Any = OrderedDict(_pairs(inside["items"], leaf, depth))
-        found._metadata = _value(inside["metadata"], leaf, depth + 1)
-        return found
+        state_dict: Any = OrderedDict(_pairs(inside["items"], leaf, depth))
+        state_dict._metadata = _value(inside["metadata"], leaf, depth + 1)
+        return state_dict
     if kind == "default dict":
         factory = None if inside["factory"] is None else _FACTORIES[inside["factory"]]
         return defaultdict(factory, _pairs(inside["items"], leaf, depth))
@@ -269,7 +269,7 @@ def _value(tree: Tree, leaf: Leaf, depth: int) -> Any:
 def _values(trees: Tree, leaf: Leaf, depth: int) -> list[Any]:
     if not isinstance(trees, list):
         raise ValueError(f"{shown(trees)} is no list")
-    return [_value(one, leaf, depth + 1) for one in trees]
+    return [_value(item, leaf, depth + 1) for item in trees]
 
 
 def _pairs(trees: Tree, leaf: Leaf, depth: int) -> list[tuple[Any, Any]]:
@@ -289,18 +289,18 @@ def _leaf(kind: str, tensor: torch.Tensor) -> Any:
         fits = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad == (kind == "parameter")
         return tensor if fits else torch.nn.Parameter(tensor, requires_grad=kind == "parameter")
     if kind == "tensor, requires grad" and not tensor.requires_grad:
-        return tensor.detach().requires_grad_()  # the same tensor may stand elsewhere without
+        return tensor.detach().requires_grad_()  # the same tensor may stand elsewhere without grad
     return tensor
 
 
-def _named(kind: type) -> Callable[[str], Any]:
-    """`torch.float32` of `float32`, and no other attribute of torch."""
+def _torch_attribute(kind: type) -> Callable[[str], Any]:
+    """Make a function that gives `torch.float32` for `float32`, and refuses attributes of torch that are of another type."""
 
     def find(name: str) -> Any:
-        found = vars(torch).get(name)  # getattr would import modules
-        if type(found) is not kind:
+        value = vars(torch).get(name)  # getattr would import modules
+        if type(value) is not kind:
             raise ValueError(f"torch.{shown(name)[1:-1]} is no {kind.__name__}")
-        return found
+        return value
 
     return find
 
@@ -310,10 +310,10 @@ def _decoded(text: str) -> bytes:
 
 
 def _text(tree: Tree) -> str:
-    found = _decoded(tree["surrogates"]).decode("utf-8", "surrogatepass") if isinstance(tree, dict) else tree
-    if not isinstance(found, str):
+    text = _decoded(tree["surrogates"]).decode("utf-8", "surrogatepass") if isinstance(tree, dict) else tree
+    if not isinstance(text, str):
         raise ValueError(f"{shown(tree)} is no text")
-    return found
+    return text
 
 
 def _device(text: str) -> torch.device:
@@ -329,15 +329,15 @@ def _special(text: str) -> float:
     return float(text)
 
 
-def _number(tree: Tree) -> float:
+def _plain_float(tree: Tree) -> float:
     return _special(tree["float"]) if isinstance(tree, dict) else float(tree)
 
 
 def _integer(tree: Tree) -> int:
-    found = int(tree["integer"], 16) if isinstance(tree, dict) else tree
-    if type(found) is not int:
+    value = int(tree["integer"], 16) if isinstance(tree, dict) else tree
+    if type(value) is not int:
         raise ValueError(f"{shown(tree)} is no integer")
-    return found
+    return value
 
 
 def _integers(parts: Tree, none: bool = False) -> list[Any]:
@@ -346,7 +346,7 @@ def _integers(parts: Tree, none: bool = False) -> list[Any]:
     return [None if none and part is None else _integer(part) for part in parts]
 
 
-def _of(count: int, parts: list[Any]) -> list[Any]:
+def _exactly(count: int, parts: list[Any]) -> list[Any]:
     if len(parts) != count:
         raise ValueError(f"{shown(parts)} has {len(parts)} parts, not {count}")
     return parts
@@ -356,14 +356,14 @@ _PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "surrogates": lambda text: _text({"surrogates": text}),
     "integer": lambda text: _integer({"integer": text}),
     "float": _special,
-    "complex": lambda parts: complex(*_of(2, [_number(part) for part in parts])),
+    "complex": lambda parts: complex(*_exactly(2, [_plain_float(part) for part in parts])),
     "bytes": _decoded,
     "bytearray": lambda text: bytearray(_decoded(text)),
     "size": lambda sizes: torch.Size(_integers(sizes)),
-    "dtype": _named(torch.dtype),
-    "layout": _named(torch.layout),
+    "dtype": _torch_attribute(torch.dtype),
+    "layout": _torch_attribute(torch.layout),
     "device": _device,
-    "range": lambda parts: range(*_of(3, _integers(parts))),
-    "slice": lambda parts: slice(*_of(3, _integers(parts, none=True))),
+    "range": lambda parts: range(*_exactly(3, _integers(parts))),
+    "slice": lambda parts: slice(*_exactly(3, _integers(parts, none=True))),
     "path": lambda text: Path(_text(text)),
 }

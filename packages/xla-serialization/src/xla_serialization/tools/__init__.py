@@ -1,1 +1,1 @@
-"""Work of the command: open a path of any known format, convert it, verify it."""
+"""The work of the subcommands: open a path of any known format, convert it, verify it."""

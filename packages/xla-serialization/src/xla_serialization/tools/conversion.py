@@ -1,4 +1,4 @@
-"""Write what a source holds in another format; what that format cannot keep is refused before anything is written."""
+"""Write a source in another format; values that the format cannot keep are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xla_serialization.checkpoint.saving import write_chunks
 from xla_serialization.checkpoint.state import FlatState
 from xla_serialization.errors import UnsavableError
 from xla_serialization.format.foreign import flat_tree
-from xla_serialization.format.leaves import Leaf
+from xla_serialization.format.leaves import TreeLeaf
 from xla_serialization.format.locked_write import locked_atomic_write
 from xla_serialization.format.shards import Block, ShardWriter, ordered
 from xla_serialization.format.tree import decode, free_name
@@ -38,13 +38,13 @@ class Format(Enum):
 
     @staticmethod
     def of(path: Path) -> Format:
-        """By its ending: a path that ends otherwise than in `.safetensors`, `.pt`, `.pth` or `.bin` is a folder."""
+        """Choose the format by the path's ending: any but `.safetensors`, `.pt`, `.pth` and `.bin` means a folder."""
         endings = {".safetensors": Format.SAFETENSORS, ".pt": Format.TORCH, ".pth": Format.TORCH, ".bin": Format.TORCH}
         return endings.get(path.suffix, Format.CHECKPOINT)
 
 
-def tensors_only(source: Source) -> tuple[Source, list[Leaf]]:
-    """The source as a flat dict of its tensors, named by the keys on the way; and the plain values that this leaves out."""
+def tensors_only(source: Source) -> tuple[Source, list[TreeLeaf]]:
+    """Flatten a source to a dict of its tensors, named by the keys that lead to them; and list the plain values that this leaves out."""
     tensors: dict[str, SourceTensor] = {}
     left_out = []
     for leaf in source.leaves():
@@ -56,7 +56,7 @@ def tensors_only(source: Source) -> tuple[Source, list[Leaf]]:
 
 
 def convert(source: Source, target: Path, progress: Progress = no_progress) -> None:
-    """Write the source in the format of `target`'s ending, in place of what was there when all is written.
+    """Write the source in the format of `target`'s ending; what was there is replaced once all is written.
 
     Tensors go to a safetensors file and to a folder one at a time, under the names of `tensors_only`.
     Raises UnsavableError for what the format cannot keep; OSError; DamagedCheckpointError for a source with a wrong checksum.
@@ -95,24 +95,24 @@ def _to_safetensors(source: Source, target: Path, progress: Progress) -> None:
 
 def _to_torch(source: Source, target: Path, progress: Progress) -> None:
     _check_loadable(source, target)
-    tensors = _read(source, progress)
+    tensors = _read_all(source, progress)
     nesting = decode(source.tree, tensors.__getitem__, str(source.path))
     with locked_atomic_write(target) as temporary, open(temporary, "wb") as file:
         write_into(nesting, cast(BinaryIO, _Metered(file, Meter(progress, source.nbytes))))
 
 
-def _read(source: Source, progress: Progress) -> dict[str, torch.Tensor]:
-    """All tensors at once: mapped, but for those in several pieces; checksums are compared."""
+def _read_all(source: Source, progress: Progress) -> dict[str, torch.Tensor]:
+    """Read all tensors and verify their checksums; tensors of one piece are mapped."""
     meter = Meter(progress, source.nbytes)
-    found = {}
+    tensors = {}
     for name, tensor in source.tensors.items():
-        found[name] = tensor.read()
+        tensors[name] = tensor.read()
         meter.add(tensor.nbytes)
-    return found
+    return tensors
 
 
 def _check_loadable(source: Source, target: Path) -> None:
-    """Try with the nesting alone: what torch.load would refuse is not written."""
+    """Save and load the nesting with empty tensors, to refuse what torch.load would refuse."""
     trial = io.BytesIO()
     empty = {name: torch.empty(0, dtype=tensor.dtype, device="cpu") for name, tensor in source.tensors.items()}
     torch.save(decode(source.tree, empty.__getitem__, str(source.path)), trial)
@@ -128,7 +128,7 @@ def _check_loadable(source: Source, target: Path) -> None:
 
 
 class _Metered:
-    """A file that torch.save writes to, bytes counted."""
+    """Wraps a file that torch.save writes to, and counts its bytes."""
 
     def __init__(self, file: BinaryIO, meter: Meter) -> None:
         self._file, self._meter = file, meter
@@ -141,7 +141,7 @@ class _Metered:
         self._file.flush()
 
 
-def described(left_out: list[Leaf]) -> str:
-    """`step = 1, lr = 0.1 and 3 more`."""
+def described(left_out: list[TreeLeaf]) -> str:
+    """Describe leaves, as in `step = 1, lr = 0.1 and 3 more`."""
     shown = ", ".join(f"{'.'.join(leaf.keys) or 'the value'} = {leaf.text[:40]}" for leaf in left_out[:_SHOWN])
     return shown if len(left_out) <= _SHOWN else f"{shown} and {len(left_out) - _SHOWN} more"

@@ -1,4 +1,4 @@
-"""Describe what a path holds, whoever wrote it, without reading the tensors: our folder, others' safetensors, files of torch.save."""
+"""Describe a checkpoint without reading its tensors: a folder of ours, safetensors of others, or a file of torch.save."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.files import open_file
 from xla_serialization.format.folder import read_manifest
 from xla_serialization.format.foreign import flat_tree, open_foreign
-from xla_serialization.format.leaves import Leaf, leaves
+from xla_serialization.format.leaves import TreeLeaf, leaves
 from xla_serialization.format.manifest import ForeignIndexError, Shape, Tree
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.torch_formats import xser
 
 
-class Kind(Enum):
+class SourceKind(Enum):
     """The kinds of sources, by who wrote them."""
 
     CHECKPOINT = "checkpoint of xla_serialization"
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """A tensor of a source. files: with its pieces. read: gives it on the CPU; what is one piece is mapped."""
+    """A tensor of a source. files: those with its pieces. read: gives it on the CPU; a tensor of one piece is mapped."""
 
     dtype: torch.dtype
     shape: Shape
@@ -51,34 +51,34 @@ class Source:
     """The contents of a path: a nesting, and its tensors by name."""
 
     path: Path
-    kind: Kind
+    kind: SourceKind
     tree: Tree
     tensors: Mapping[str, SourceTensor]
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
-    def leaves(self) -> list[Leaf]:
+    def leaves(self) -> list[TreeLeaf]:
         """The leaves of the nesting. Raises DamagedCheckpointError."""
         return leaves(self.tree, str(self.path))
 
 
 def open_source(path: Path) -> Source:
-    """Tell what it is and look into it.
+    """Open a path as a source, of the kind that it turns out to be.
 
     Raises CheckpointError, OSError. No code from the files is run.
     """
     if path.is_dir():
         return _checkpoint(path)
     if path.suffix == ".safetensors":
-        return _flat(path, Kind.FILE, _in_file(path))
+        return _flat(path, SourceKind.FILE, _in_file(path))
     return _torch(path)
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether it is a file, or a folder of safetensors files that another program wrote."""
+    """Whether a path is a file, or a folder of safetensors files that another program wrote."""
     if path.is_file():
         return True
     try:
@@ -90,7 +90,7 @@ def is_foreign(path: Path) -> bool:
     return False
 
 
-def _flat(path: Path, kind: Kind, tensors: Mapping[str, SourceTensor]) -> Source:
+def _flat(path: Path, kind: SourceKind, tensors: Mapping[str, SourceTensor]) -> Source:
     return Source(path, kind, flat_tree(tensors), tensors)
 
 
@@ -107,7 +107,7 @@ def _checkpoint(path: Path) -> Source:
         )
         for name, entry in checkpoint.manifest.tensors.items()
     }
-    return Source(path, Kind.CHECKPOINT if checkpoint.manifest.id else Kind.FOLDER, checkpoint.manifest.tree, tensors)
+    return Source(path, SourceKind.CHECKPOINT if checkpoint.manifest.id else SourceKind.FOLDER, checkpoint.manifest.tree, tensors)
 
 
 def _in_file(path: Path) -> dict[str, SourceTensor]:
@@ -119,8 +119,8 @@ def _in_file(path: Path) -> dict[str, SourceTensor]:
 
 
 def _torch(path: Path) -> Source:
-    """Of torch.save, mapped where the file's format allows; with the files of `xser` beside it if it refers to them."""
-    with open_file(path):  # what is no file is not waited for
+    """Open a file of torch.save, mapped where its format allows; with the files of `xser` beside it if it refers to them."""
+    with open_file(path):  # raises for a pipe, which torch.load would wait for
         pass
     try:
         data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -128,10 +128,10 @@ def _torch(path: Path) -> Source:
         data = _xser_or_refused(path)
     state = flatten(data)
     tensors = {
-        name: SourceTensor(tensor.dtype, tuple(tensor.shape), (path.name,), 1, tensor.nbytes, partial(_given, tensor))
+        name: SourceTensor(tensor.dtype, tuple(tensor.shape), (path.name,), 1, tensor.nbytes, partial(_itself, tensor))
         for name, tensor in state.tensors.items()
     }
-    return Source(path, Kind.TORCH, state.tree, tensors)
+    return Source(path, SourceKind.TORCH, state.tree, tensors)
 
 
 def _xser_or_refused(path: Path) -> Any:
@@ -143,5 +143,5 @@ def _xser_or_refused(path: Path) -> Any:
         raise
 
 
-def _given(tensor: torch.Tensor) -> torch.Tensor:
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
     return tensor

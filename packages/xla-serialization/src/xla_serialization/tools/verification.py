@@ -16,7 +16,7 @@ from xla_serialization.progress import Meter, Progress, no_progress
 
 @dataclass(frozen=True)
 class Damage:
-    """Damage to a tensor: a piece of it in `file`."""
+    """Damage to a tensor, in the piece that is in `file`."""
 
     tensor: str
     file: str
@@ -24,16 +24,16 @@ class Damage:
 
 
 def find_damage(path: str | os.PathLike[str], progress: Progress = no_progress) -> tuple[Manifest, list[Damage]]:
-    """The manifest of a checkpoint, and all that is not as it was written. Reads every piece.
+    """Read every piece of a checkpoint; gives the manifest, and the pieces that are not as they were written.
 
     Raises MissingCheckpointError, NewerCheckpointError, DamagedCheckpointError if the index itself is damaged, CheckpointError if
     the folder was saved to meanwhile, OSError.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
-    shards = {file: _opened(folder, file, size) for file, size in manifest.files.items()}
+    shards = {file: _open_or_error(folder, file, size) for file, size in manifest.files.items()}
     meter = Meter(progress, manifest.nbytes)
-    found = []
+    damages = []
     for name, entry in manifest.tensors.items():
         for piece in entry.pieces:
             shard, block = shards[piece.file], block_of(entry, piece)
@@ -42,14 +42,14 @@ def find_damage(path: str | os.PathLike[str], progress: Progress = no_progress) 
                     raise shard
                 shard.verify(block, piece.checksum)
             except DamagedCheckpointError as error:
-                found.append(Damage(name, piece.file, str(error)))
+                damages.append(Damage(name, piece.file, str(error)))
             meter.add(block.nbytes)
-    if found and read_manifest(folder).id != manifest.id:
+    if damages and read_manifest(folder).id != manifest.id:
         raise CheckpointError(f"{folder}: was saved to while it was verified: verify it again")
-    return manifest, found
+    return manifest, damages
 
 
-def _opened(folder: Path, file: str, nbytes: int) -> ShardReader | DamagedCheckpointError:
+def _open_or_error(folder: Path, file: str, nbytes: int) -> ShardReader | DamagedCheckpointError:
     try:
         return open_shard(folder, file, nbytes)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Planners of `torch.distributed.checkpoint`: of tensors on `xla`, each process saves and loads what its devices hold.
+"""Planners of `torch.distributed.checkpoint`: each process saves and loads the shards of `xla` tensors that its devices hold.
 
-All else is saved and loaded as by torch's default planners.
+All other values are saved and loaded as by torch's default planners.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ class SPMDSavePlanner(DefaultSavePlanner):
     """For `torch.distributed.checkpoint.save(state_dict, …, planner=SPMDSavePlanner())`."""
 
     def create_local_plan(self) -> SavePlan:
-        """Plan what this process saves: of tensors on `xla` the shards that it owns, else what the default planner saves."""
-        everything = self.state_dict
-        tensors = {name: tensor for name, value in everything.items() if (tensor := _on_device(value)) is not None}
-        self.state_dict = {name: value for name, value in everything.items() if name not in tensors}
+        """Plan what this process saves: the shards of `xla` tensors that it owns, and what the default planner saves of the rest."""
+        whole_state = self.state_dict
+        tensors = {name: tensor for name, value in whole_state.items() if (tensor := _on_device(value)) is not None}
+        self.state_dict = {name: value for name, value in whole_state.items() if name not in tensors}
         try:
             plan = super().create_local_plan()
         finally:
-            self.state_dict = everything
+            self.state_dict = whole_state
         self._reads: dict[MetadataIndex, _Read] = {}
         owned = [item for name, tensor in tensors.items() for item in self._owned(name, tensor)]
         self.plan = dataclasses.replace(plan, items=[*plan.items, *owned])
         return self.plan
 
     def _owned(self, name: str, tensor: torch.Tensor) -> list[WriteItem]:
-        found = []
+        items = []
         for shard in sharding.owned_shards(tensor):
-            offsets = torch.Size([one.start for one in shard.index])
-            chunk = ChunkStorageMetadata(offsets, torch.Size([one.stop - one.start for one in shard.index]))
+            offsets = torch.Size([span.start for span in shard.index])
+            chunk = ChunkStorageMetadata(offsets, torch.Size([span.stop - span.start for span in shard.index]))
             properties = TensorProperties(tensor.dtype, requires_grad=tensor.requires_grad)
             index = MetadataIndex(name, offsets)
-            found.append(WriteItem(index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, properties, tensor.size())))
+            items.append(WriteItem(index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, properties, tensor.size())))
             self._reads[index] = shard.read
-        return found
+        return items
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        """The plan of this process. Files of torch's HuggingFaceStorageWriter hold one block of a tensor each: shards are joined to one.
+        """Finish this process's plan: for torch's HuggingFaceStorageWriter, whose files hold one block per tensor, join the shards.
 
-        Raises UnsavableError for shards that make no block, and for parts of tensors where the writer expects whole ones.
+        Raises UnsavableError for shards that form no block, and for parts of tensors where the writer expects whole ones.
         """
         plan = super().finish_plan(new_plan)
-        if isinstance(plan.storage_data, dict):  # as that writer, and no other, tells those who write
-            joined = [self._joined(name, items) for name, items in _by_name(plan.items).items()]
+        if isinstance(plan.storage_data, dict):  # only that writer passes a dict
+            joined = [self._join(name, items) for name, items in _by_name(plan.items).items()]
             for item in joined:
                 _check_whole(item, plan.storage_data)
             plan = self.plan = dataclasses.replace(plan, items=joined)
         return plan
 
-    def _joined(self, name: str, items: list[WriteItem]) -> WriteItem:
+    def _join(self, name: str, items: list[WriteItem]) -> WriteItem:
         if len(items) == 1:
             return items[0]
         chunks = [item.tensor_data.chunk for item in items if item.tensor_data is not None]
@@ -84,7 +84,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         return dataclasses.replace(items[0], index=index, tensor_data=data)
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        """The data of an item: a CPU tensor of the shard, read from its device now."""
+        """Read the data of an item: for a shard a CPU tensor, copied from its device now."""
         read = self._reads.get(write_item.index)
         return super().resolve_data(write_item) if read is None else read()
 
@@ -93,10 +93,10 @@ _Read = Callable[[], torch.Tensor]
 
 
 def _by_name(items: Sequence[WriteItem]) -> dict[str, list[WriteItem]]:
-    found: dict[str, list[WriteItem]] = {}
+    by_name: dict[str, list[WriteItem]] = {}
     for item in items:
-        found.setdefault(item.index.fqn, []).append(item)
-    return found
+        by_name.setdefault(item.index.fqn, []).append(item)
+    return by_name
 
 
 def _check_whole(item: WriteItem, storage_data: Mapping[str, Any]) -> None:
@@ -111,22 +111,22 @@ def _check_whole(item: WriteItem, storage_data: Mapping[str, Any]) -> None:
 def _assembled(
     dtype: torch.dtype, start: torch.Size, size: torch.Size, reads: Sequence[tuple[ChunkStorageMetadata, _Read]]
 ) -> torch.Tensor:
-    """A block of a tensor, of its shards."""
-    found = torch.empty(size, dtype=dtype, device="cpu")
+    """Assemble a block of a tensor from its shards."""
+    block = torch.empty(size, dtype=dtype, device="cpu")
     for chunk, read in reads:
-        place = zip(chunk.offsets, chunk.sizes, start, strict=True)
-        found[tuple(slice(offset - first, offset - first + length) for offset, length, first in place)] = read()
-    return found
+        spans = zip(chunk.offsets, chunk.sizes, start, strict=True)
+        block[tuple(slice(offset - first, offset - first + length) for offset, length, first in spans)] = read()
+    return block
 
 
 class SPMDLoadPlanner(DefaultLoadPlanner):
     """For `torch.distributed.checkpoint.load(state_dict, …, planner=SPMDLoadPlanner())`: the mesh may be another than when saving.
 
-    A tensor on `xla` is written when all of it that this process needs has been read: until then that is on the host.
+    A tensor on `xla` is written once all that this process needs of it has been read; until then the data is on the host.
     """
 
     def create_local_plan(self) -> LoadPlan:
-        """Plan what this process reads: of tensors on `xla` what its devices hold, else what the default planner reads."""
+        """Plan what this process reads: the shards of `xla` tensors on its devices, and what the default planner reads of the rest."""
         plan = super().create_local_plan()
         saved: Any = self.metadata and self.metadata.state_dict_metadata
         self._loading = {
@@ -138,15 +138,15 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         return dataclasses.replace(plan, items=[*items, *(item for loading in self._loading.values() for item in loading.items)])
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
-        """The tensor into which the data of an item goes."""
+        """Give the tensor into which the data of an item is to be read."""
         loading = self._loading.get(read_item.dest_index.fqn)
         if loading is None:
-            found: torch.Tensor = super().resolve_tensor(read_item)
-            return found
+            target: torch.Tensor = super().resolve_tensor(read_item)
+            return target
         return loading.target(read_item)
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """An item's data has been written where it goes."""
+        """Note that an item's data has been read; the last item of a tensor on `xla` writes the tensor."""
         loading = self._loading.get(read_item.dest_index.fqn)
         if loading is None:
             super().commit_tensor(read_item, tensor)
@@ -155,7 +155,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
 
 
 class _Loading:
-    """A tensor that is being loaded."""
+    """A tensor on `xla` that is being loaded, with the host memory for its shards."""
 
     def __init__(self, name: str, tensor: torch.Tensor, saved: TensorStorageMetadata) -> None:
         self._tensor = tensor
@@ -166,14 +166,14 @@ class _Loading:
         self._missing = len(self.items)
 
     def target(self, item: ReadItem) -> torch.Tensor:
-        """The tensor into which the data of an item goes."""
+        """Give the part of a shard's host memory into which the data of an item is to be read."""
         if not self._shards:
             self._shards = {spans: torch.empty(_sizes(spans), dtype=self._tensor.dtype, device="cpu") for spans in self._spans}
         (shard,) = (shard for spans, shard in self._shards.items() if _offsets(spans) == item.dest_index.offset)
         return shard[tuple(slice(start, start + size) for start, size in zip(item.dest_offsets, item.lengths, strict=True))]
 
     def commit(self) -> None:
-        """One more item is there; the last one lets the tensor be written."""
+        """Count an item as read; after the last one write the tensor."""
         self._missing -= 1
         if not self._missing:
             write_local_shards(self._tensor, self._shards)
@@ -189,5 +189,5 @@ def _sizes(spans: Spans) -> torch.Size:
 
 
 def _on_device(value: Any) -> torch.Tensor | None:
-    """The tensor on `xla` that a value is, or wraps."""
+    """The tensor on `xla` that a value is, or wraps; None for any other value."""
     return unwrapped(value) if isinstance(value, torch.Tensor) and value.device.type == "xla" else None

@@ -1,4 +1,4 @@
-"""What `torch.distributed.checkpoint.async_save` writes while training goes on: a copy on the devices."""
+"""Stage a state for `torch.distributed.checkpoint.async_save` as a copy on its devices, so that training can go on."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class SnapshotStager:
     should_synchronize_after_execute = False
 
     def stage(self, state_dict: dict[str, Any], **_: Any) -> Any:
-        """The state with copies of its tensors, where they are. Computes what is pending; raises as a read of it."""
+        """Copy the state, with its tensors on their devices. Runs what is pending; raises as a read of it would."""
         return xm.ToXlaTensorArena(_copies, _is_tensor).transform(state_dict)
 
     def synchronize_staging(self) -> None:
-        """Return: `stage` has copied all."""
+        """Do nothing: `stage` has copied all."""
 
     def close(self) -> None:
-        """Return: nothing is held."""
+        """Do nothing: the stager keeps nothing."""
 
 
 def _copies(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return list(snapshot(FlatState(None, {str(number): tensor for number, tensor in enumerate(tensors)})).tensors.values())
+    return list(snapshot(FlatState(None, {str(index): tensor for index, tensor in enumerate(tensors)})).tensors.values())
 
 
 def _is_tensor(value: Any) -> bool:

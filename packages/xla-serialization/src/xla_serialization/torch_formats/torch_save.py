@@ -1,4 +1,4 @@
-"""Files of torch.save, with errors of the system as they are."""
+"""Call torch.save, but raise the system's own errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write_torch(data: Any, path: Path) -> None:
 
 
 def write_into(data: Any, file: IO[bytes]) -> None:
-    """`torch.save(data, file)`. Raises OSError where the file does: torch goes on to the end of its archive, and raises what failed."""
+    """`torch.save(data, file)`. Raises OSError where the file does: torch itself would raise a later RuntimeError about its archive."""
     try:
         torch.save(data, file)
     except RuntimeError as error:

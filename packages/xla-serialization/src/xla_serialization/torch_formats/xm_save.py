@@ -43,14 +43,14 @@ def _folder_of(target: str | os.PathLike[str] | IO[bytes]) -> Path | None:
 
 
 def _from_all_processes(data: Any, writing: bool, folder: Path | None) -> Any:
-    """The nesting with CPU tensors, where this process writes; those that show the same data share memory."""
+    """Copy the nesting, with CPU tensors if this process writes; aliases of the same data share memory."""
 
     def convert(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        shown = [unwrapped(tensor) for tensor in tensors]
-        keys = [tensors_abi.alias_key(tensor) for tensor in shown]
-        distinct = dict(zip(keys, shown, strict=True))
-        found = dict(zip(distinct, whole_tensors(list(distinct.values()), writing, folder), strict=True))
-        return [found[key].detach() for key in keys]
+        inner = [unwrapped(tensor) for tensor in tensors]
+        keys = [tensors_abi.alias_key(tensor) for tensor in inner]
+        distinct = dict(zip(keys, inner, strict=True))
+        on_cpu = dict(zip(distinct, whole_tensors(list(distinct.values()), writing, folder), strict=True))
+        return [on_cpu[key].detach() for key in keys]
 
     def on_device(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.device.type == "xla"

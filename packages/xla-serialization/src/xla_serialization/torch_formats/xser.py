@@ -39,7 +39,7 @@ _DIGEST, _CHECKSUMS = "structure", "checksums"
 _HEXADECIMAL = re.compile("[0-9a-f]{16}")
 _TRIES = 100
 _UNREADABLE = (RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError)
-"""What torch.load raises for files that torch.save did not write."""
+"""Errors that torch.load raises for files that torch.save did not write."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def save(data: Any, path: str | os.PathLike[str], master_only: bool = True, glob
 
 
 def _refuse_divided(data: Any) -> None:
-    """Raise UnsavableError, in all processes, rather than wait in one of them for parts that others do not send."""
+    """Raise UnsavableError for tensors that are divided among processes, in all processes, so that none waits for parts of the others."""
 
     def refuse(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         for tensor in tensors:
@@ -98,44 +98,44 @@ def load(path: str | os.PathLike[str]) -> Any:
     builtin containers, scalars and tensors. What PyTorch/XLA or xla-serialization 0.1 saved has no checksums: there, other numbers are not
     noticed.
     """
-    place = Path(path)
-    if (place / INDEX).exists():
-        return loading.load(place)
+    structure = Path(path)
+    if (structure / INDEX).exists():
+        return loading.load(structure)
     for _ in range(_TRIES):
-        with open_file(place) as file:
+        with open_file(structure) as file:
             digest = _digest_of(file)
             try:
-                return _load(place, file, digest)
+                return _load(structure, file, digest)
             except DamagedCheckpointError:
-                if _digest_now(place) == digest:
+                if _digest_now(structure) == digest:
                     raise  # else another save has come between
-    raise CheckpointError(f"{place}: is saved to faster than it can be read")
+    raise CheckpointError(f"{structure}: is saved to faster than it can be read")
 
 
-def _load(place: Path, file: BinaryIO, digest: str) -> Any:
-    known: dict[int, torch.Tensor] = {}
-    folder = _folder_of(place, digest)
+def _load(path: Path, file: BinaryIO, digest: str) -> Any:
+    loaded: dict[int, torch.Tensor] = {}
+    folder = _folder_of(path, digest)
     with ExitStack() as stack:
         if folder is not None:
             stack.callback(os.close, folder.descriptor)
 
         def convert(references: list[TensorReference]) -> list[torch.Tensor]:
             if folder is None:
-                raise DamagedCheckpointError(f"{_with_ending(place, 'tensors')}: the folder with the tensors of {place.name} is missing")
+                raise DamagedCheckpointError(f"{_with_ending(path, 'tensors')}: the folder with the tensors of {path.name} is missing")
             for reference in references:
-                number = getattr(reference, "tid", None)
-                if type(number) is not int:
-                    raise DamagedCheckpointError(f"{place}: refers to a tensor by {number!r}, not by its number")
-                if number not in known:
-                    known[number] = _tensor(place, folder, number)
-            return [known[reference.tid] for reference in references]
+                tid = getattr(reference, "tid", None)
+                if type(tid) is not int:
+                    raise DamagedCheckpointError(f"{path}: refers to a tensor by {tid!r}, not by its number")
+                if tid not in loaded:
+                    loaded[tid] = _load_tensor(path, folder, tid)
+            return [loaded[reference.tid] for reference in references]
 
-        structure = _unpickled(place, file)
+        structure = _unpickled(path, file)
         return xm.ToXlaTensorArena(convert, lambda value: isinstance(value, TensorReference)).transform(structure)
 
 
 def _unpickled(path: Path, file: BinaryIO) -> Any:
-    """Load a file of torch.save."""
+    """Load a file of torch.save, without running code from it."""
     try:
         with torch.serialization.safe_globals([TensorReference]):
             return torch.load(file, map_location="cpu", weights_only=True)
@@ -145,20 +145,20 @@ def _unpickled(path: Path, file: BinaryIO) -> Any:
         ) from error
 
 
-def _tensor(place: Path, folder: _Folder, number: int) -> torch.Tensor:
-    path = _with_ending(place, "tensors") / f"tensor_{number}.pt"
+def _load_tensor(structure: Path, folder: _Folder, tid: int) -> torch.Tensor:
+    path = _with_ending(structure, "tensors") / f"tensor_{tid}.pt"
     try:
-        # Below the open folder: a save may give it another name meanwhile.
+        # Looked up in the open folder: a save may rename the folder meanwhile.
         file = open_file(path, folder.descriptor)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{path}: this tensor of the checkpoint is missing") from None
     with file:
-        if folder.checksums is not None and [_digest_of(file)] != folder.checksums[number : number + 1]:
+        if folder.checksums is not None and [_digest_of(file)] != folder.checksums[tid : tid + 1]:
             raise DamagedCheckpointError(f"{path}: is damaged, or of another save: it has another checksum")
-        found = _unpickled(path, file)
-    if not isinstance(found, torch.Tensor):
-        raise DamagedCheckpointError(f"{path}: holds a {type(found).__name__}, not a tensor")
-    return found
+        tensor = _unpickled(path, file)
+    if not isinstance(tensor, torch.Tensor):
+        raise DamagedCheckpointError(f"{path}: holds a {type(tensor).__name__}, not a tensor")
+    return tensor
 
 
 def _write(data: Any, path: Path) -> None:
@@ -171,7 +171,7 @@ def _write(data: Any, path: Path) -> None:
     with ExitStack() as stack:
         try:
             with rename_lock(parent):
-                # Made and locked while nobody cleans up: between the two it looks like the leftover of a save that was killed.
+                # Made and locked while nobody cleans up: an unlocked folder looks like the leftover of a save that was killed.
                 new_tensors.mkdir()
                 stack.enter_context(locked(new_tensors))
             checksums: list[str] = []
@@ -192,7 +192,7 @@ def _write(data: Any, path: Path) -> None:
                 # The structure last: until then the old one finds its tensors as `earlier`, by their checksum.
                 new_structure.replace(path)
             except BaseException:
-                if new_structure.exists():  # it has not come to its moment
+                if new_structure.exists():  # this save is not yet visible
                     _roll_back(tensors, earlier, new_tensors, new_structure)
                 raise
             files.sync_folder(parent)
@@ -200,7 +200,7 @@ def _write(data: Any, path: Path) -> None:
 
 
 def _roll_back(tensors: Path, earlier: Path, new_tensors: Path, new_structure: Path) -> None:
-    with suppress(OSError):  # a reader finds what belongs to it under these names, too
+    with suppress(OSError):  # where this fails, a reader finds the earlier tensors under their present name
         if not new_tensors.exists():
             tensors.rename(new_tensors)
         if earlier.exists():
@@ -210,11 +210,11 @@ def _roll_back(tensors: Path, earlier: Path, new_tensors: Path, new_structure: P
 
 
 def _clean(path: Path) -> None:
-    """Remove what interrupted saves left, and not what another program is writing."""
-    for left in _leftovers(path):
-        folder = left if left.is_dir() else _with_ending(path, f"tensors{left.name.removeprefix(path.name)}")
-        if ".tensors.old-" in left.name or not folder.exists() or is_stale(folder):
-            remove_leftover(left)
+    """Remove the leftovers of interrupted saves, but not files that another program is writing."""
+    for leftover in _leftovers(path):
+        folder = leftover if leftover.is_dir() else _with_ending(path, f"tensors{leftover.name.removeprefix(path.name)}")
+        if ".tensors.old-" in leftover.name or not folder.exists() or is_stale(folder):
+            remove_leftover(leftover)
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -224,7 +224,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _save(data: Any, path: Path) -> str:
-    """Write a file of torch.save, to last; gives its checksum."""
+    """Write a file of torch.save and flush it to disk; gives its checksum."""
     write_torch(data, path)
     files.sync_file(path)
     with open(path, "rb") as file:
@@ -232,7 +232,7 @@ def _save(data: Any, path: Path) -> str:
 
 
 def _with_references(data: Any, folder: Path, checksums: list[str]) -> Any:
-    """The nesting with references; writes the tensors, and adds the checksums of their files."""
+    """Write the tensors of a nesting, append the checksums of their files, and give the nesting with references instead of tensors."""
     numbers: dict[Hashable, int] = {}
 
     def convert(tensors: list[torch.Tensor]) -> list[TensorReference]:
@@ -258,71 +258,71 @@ def _with_ending(path: Path, ending: str) -> Path:
 
 
 def _leftovers(path: Path) -> list[Path]:
-    """The leftovers of interrupted saves: folders of tensors that were there before, and those of saves that did not end."""
-    left = re.compile(re.escape(path.name) + r"\.(?:tensors\.old|tensors\.new|new)-[0-9a-f]{16}")
-    return sorted((found for found in path.absolute().parent.iterdir() if left.fullmatch(found.name)), reverse=True)
+    """List the leftovers of interrupted saves: earlier folders of tensors, and new files and folders of saves that did not end."""
+    pattern = re.compile(re.escape(path.name) + r"\.(?:tensors\.old|tensors\.new|new)-[0-9a-f]{16}")
+    return sorted((entry for entry in path.absolute().parent.iterdir() if pattern.fullmatch(entry.name)), reverse=True)
 
 
-def _folder_of(path: Path, wanted: str) -> _Folder | None:
-    """The folder with the tensors of a structure, open; None if there is none at all.
+def _folder_of(path: Path, digest: str) -> _Folder | None:
+    """Open the folder with the tensors of the structure that has this checksum; None if there is no folder at all.
 
-    Raises DamagedCheckpointError if what is there does not belong to it.
+    Raises DamagedCheckpointError if the folders that exist belong to other structures.
     """
     foreign: _Folder | None = None
     others = []
-    for place in _candidates(path):
+    for candidate in _candidates(path):
         try:
-            opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(candidate, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             continue
         try:
-            recorded, checksums = _recorded(place, opened)
+            recorded, checksums = _recorded(candidate, fd)
         except BaseException:
-            os.close(opened)
+            os.close(fd)
             if foreign is not None:
                 os.close(foreign.descriptor)
             raise
         if recorded is None and foreign is None:
-            foreign = _Folder(opened, None)  # written by another program, or on its way out
+            foreign = _Folder(fd, None)  # written by another program, or just being removed
             continue
-        if recorded == wanted:
+        if recorded == digest:
             if foreign is not None:
                 os.close(foreign.descriptor)
-            return _Folder(opened, checksums)
-        os.close(opened)
-        others.append(place)
+            return _Folder(fd, checksums)
+        os.close(fd)
+        others.append(candidate)
     if foreign is None and others:
         raise DamagedCheckpointError(f"{path}: is damaged, or the folder with its tensors, {others[0]}, belongs to another save")
     return foreign
 
 
 def _candidates(path: Path) -> Iterator[Path]:
-    """The folders in which the tensors may be; looks for others only after the usual place, from where a save may just have moved them."""
+    """Yield the folders in which the tensors may be: the usual one, then leftovers, since a save may just have renamed the usual one."""
     yield _with_ending(path, "tensors")
     yield from _leftovers(path)
 
 
 def _recorded(path: Path, folder: int) -> tuple[str | None, list[str] | None]:
-    """The checksum of the structure to which an open folder belongs, and those of the files of its tensors, if it says so.
+    """Read from an open folder the checksum of its structure, and the checksums of its tensors' files, each None if not recorded.
 
-    Raises DamagedCheckpointError if it contradicts itself.
+    Raises DamagedCheckpointError if the two records contradict each other.
     """
     digest, text = (_text_in(path / name, folder) for name in (_DIGEST, _CHECKSUMS))
     if text is None:  # of an earlier version, or of another program
         return digest, None
     try:
-        found = parsed(text.encode())
-        structure, tensors = found["structure"], found["tensors"]
-        whole = len(found) == 2 and all(_HEXADECIMAL.fullmatch(checksum) for checksum in (structure, *tensors))
+        document = parsed(text.encode())
+        structure, tensors = document["structure"], document["tensors"]
+        well_formed = len(document) == 2 and all(_HEXADECIMAL.fullmatch(checksum) for checksum in (structure, *tensors))
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path / _CHECKSUMS}: is damaged ({error})") from error
-    if not whole or digest not in (structure, None):
+    if not well_formed or digest not in (structure, None):
         raise DamagedCheckpointError(f"{path / _CHECKSUMS}: is damaged, or {path / _DIGEST} is: they name different checksums")
     return structure, tensors
 
 
 def _text_in(path: Path, folder: int) -> str | None:
-    """The text of a file in an open folder, None if it is not there. Raises DamagedCheckpointError for a larger one than saves write."""
+    """Read a text file in an open folder; None if there is none. Raises DamagedCheckpointError for one that is larger than saves write."""
     try:
         file = open_file(path, folder)
     except FileNotFoundError:
@@ -335,12 +335,12 @@ def _text_in(path: Path, folder: int) -> str | None:
 
 
 def _digest_of(file: BinaryIO) -> str:
-    """The checksum of a file, which is then at its start again."""
-    found = xxhash.xxh3_64()
+    """Compute the checksum of a file, and go back to its start."""
+    digest = xxhash.xxh3_64()
     while data := file.read(1 << 20):
-        found.update(data)
+        digest.update(data)
     file.seek(0)
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _digest_now(path: Path) -> str | None:

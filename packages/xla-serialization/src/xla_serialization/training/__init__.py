@@ -1,1 +1,1 @@
-"""Checkpoints of the steps of a run: the manager, retention, preemption, and optimizer state to restore into."""
+"""Checkpoints of a run's steps: the manager, retention, preemption, and optimizer state to restore into."""

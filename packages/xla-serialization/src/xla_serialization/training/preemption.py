@@ -1,4 +1,4 @@
-"""SIGTERM, which says that this process is to end: noted here, acted upon between two steps."""
+"""Note SIGTERM, which announces that this process is to end, so that the manager acts on it between two steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import FrameType
 from typing import Any
 
 
-class _Watch:
-    """The state of SIGTERM: the handler before, and whether it has come. One for all managers of a process."""
+class _SigtermWatch:
+    """Whether SIGTERM has come, and the handler that it had before. One object for all managers of a process."""
 
     def __init__(self) -> None:
         self.received = False
@@ -26,16 +26,16 @@ class _Watch:
             raise ValueError(
                 "SIGTERM can be watched for from the main thread only: make the CheckpointManager there, or with chkpt_on_preemption=False"
             )
-        # Once: hooks of fork cannot be taken back.
+        # Only once: hooks of fork cannot be removed.
         if self._handler is None:
             os.register_at_fork(before=self._block_signal, after_in_parent=self._unblock_signal, after_in_child=self._restore_in_child)
         earlier = signal.getsignal(signal.SIGTERM)
 
-        # Another one each time: a handler that somebody has put before the last one calls that, which must not call it again.
-        def note(number: int, frame: FrameType | None) -> None:
+        # A new function each time: a handler installed over the last one may call it, and it must not call that handler in turn.
+        def note(signum: int, frame: FrameType | None) -> None:
             self.received = True
             if callable(earlier):
-                earlier(number, frame)
+                earlier(signum, frame)
 
         self._earlier, self._handler = earlier, note
         signal.signal(signal.SIGTERM, note)
@@ -45,20 +45,20 @@ class _Watch:
         return self._earlier is signal.SIG_DFL
 
     def _block_signal(self) -> None:
-        """Block signals to a child while it is being made, until it has its handler."""
+        """Block SIGTERM while a child is forked, until the child has its own handler."""
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def _unblock_signal(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _restore_in_child(self) -> None:
-        """A child, such as a loader's worker, saves nothing, and ends as it would without us."""
+        """Give a forked child, such as a loader's worker, the earlier handler: it saves nothing."""
         if signal.getsignal(signal.SIGTERM) is self._handler and self._earlier is not None:
             signal.signal(signal.SIGTERM, self._earlier)
         self._unblock_signal()
 
 
-_watch = _Watch()
+_watch = _SigtermWatch()
 watch = _watch.start
 would_end = _watch.would_end
 
