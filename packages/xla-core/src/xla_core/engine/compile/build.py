@@ -18,6 +18,7 @@ from xla_core.engine.compile import disk
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.compiler import Executable, jitted
 from xla_core.engine.compile.reference import can_evaluate, reference
+from xla_core.engine.compile.request import Request
 from xla_core.engine.compile.verify import verify
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.text import graph_hash
@@ -54,19 +55,6 @@ class Target:
 
     name: str
     placement: Placement
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Who requested a program, for events. region: name of the region of the user's code; line: the user's `file:line`."""
-
-    region: str | None
-    cause: Cause | None
-    line: str | None
-
-    def fields(self, program: Program) -> dict[str, Any]:
-        """The fields of an event about a program."""
-        return {**program.described, "cause": self.cause, "line": self.line, "name": self.region}
 
 
 def build(target: Target, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:

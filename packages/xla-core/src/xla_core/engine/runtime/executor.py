@@ -12,10 +12,10 @@ import jax
 from xla_core.base import metrics
 from xla_core.base.errors import ExecutionError, XlaError
 from xla_core.base.metrics import Cause, ExecuteEvent
-from xla_core.engine.compile.build import Request, Target, build
 from xla_core.engine.compile.cache import Program, programs
 from xla_core.engine.compile.emit import arrays_of
 from xla_core.engine.compile.passes import pass_keys, passed
+from xla_core.engine.compile.request import Request
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.placement.placement import Placement
@@ -107,6 +107,9 @@ def launch(
         floats, ints = program.numbers(inputs)
         arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
         if executable is None:
+            # Loaded when a program is first compiled: `import torch_xla` compiles none.
+            from xla_core.engine.compile.build import Target, build
+
             target = Target(str(recorder.device), placement)
             executable = build(target, graph, inputs, program, arguments, Request(region_name(), cause, line), asking_name())
         else:

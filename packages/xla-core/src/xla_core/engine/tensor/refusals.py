@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 
-from xla_core.base.private_torch import OpOverload, tree_leaves, tree_map
+from xla_core.base.private_torch import OpOverload, infer_before_dynamo, tree_leaves, tree_map
 from xla_core.engine.tensor.tensor import XLATensor
 
 
@@ -113,8 +114,24 @@ def _has_masks(args: tuple[Any, ...]) -> bool:
     return any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for items in lists for item in items)
 
 
+_ends: list[Callable[[], None]] = []
+
+
+@cache
+def _infer_before_dynamo() -> None:
+    if "torch._dynamo" not in sys.modules:
+        _ends.append(infer_before_dynamo())
+
+
+def dynamo_is_imported() -> None:
+    """Let decompositions ask dynamo from now on."""
+    for end in _ends:
+        end()
+
+
 def on_meta(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Any:
-    """`func` on meta tensors in place of xla ones."""
+    """`func` on meta tensors in place of xla ones. Does not import dynamo."""
+    _infer_before_dynamo()
     return func(*tree_map(stand_in, args), **_placed(func, tree_map(stand_in, kwargs), "meta"))
 
 

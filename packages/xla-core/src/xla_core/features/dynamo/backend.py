@@ -10,6 +10,7 @@ from torch import fx
 
 from xla_core.base import private_torch
 from xla_core.base.errors import UnsupportedOperationError
+from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.features.dynamo import tracing
 
 
@@ -28,10 +29,21 @@ def _serve(module: Any) -> None:
     module.xla_backend_helper = compiled
 
 
-def _serve_random_states(module: Any) -> None:
+def _save_random_state(op: Any, *args: Any, **kwargs: Any) -> Any:
     from xla_core.features.dynamo import random_states
 
-    random_states.serve(module)
+    return random_states.save(op, *args, **kwargs)
+
+
+def _repeat_random_state(state: torch.Tensor, op: Any, *args: Any, **kwargs: Any) -> Any:
+    from xla_core.features.dynamo import random_states
+
+    return random_states.repeat(state, op, *args, **kwargs)
+
+
+def _serve_random_states(module: Any) -> None:
+    """Let torch's operators of `module` (`private_torch.RANDOM_STATES_DEFINED_IN`) run on xla tensors."""
+    private_torch.serve_random_states(module, XLATensor, _save_random_state, _repeat_random_state)
 
 
 def _check_devices(values: Iterable[Any]) -> None:

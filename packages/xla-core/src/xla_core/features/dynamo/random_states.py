@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from xla_core.base import private_torch
 from xla_core.engine.graph.aval import aval_of
 from xla_core.engine.graph.entries import SEED
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.graph.signature import Signature
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.tensor.plain import ours, tensor_behind
-from xla_core.engine.tensor.tensor import XLATensor, wrap
+from xla_core.engine.tensor.tensor import wrap
 from xla_core.features.dynamo.program_graph import ProgramGraph
 from xla_core.ops.random.random import key_of
 
@@ -56,8 +55,3 @@ def repeat(state: torch.Tensor, op: Any, *args: Any, **kwargs: Any) -> Any:
             return op(*args, **kwargs)
         finally:
             recorder.seed = before
-
-
-def serve(module: Any) -> None:
-    """Let torch's operators of `module` (`private_torch.RANDOM_STATES_DEFINED_IN`) run on xla tensors."""
-    private_torch.serve_random_states(module, XLATensor, save, repeat)

@@ -17,6 +17,7 @@ import torch
 
 from xla_core.base import private_torch
 from xla_core.engine.tensor import autocast, device
+from xla_core.engine.tensor.refusals import dynamo_is_imported
 from xla_core.engine.tensor.tensor import XLATensor, row_major
 
 Ready = Callable[[Any], None]
@@ -88,9 +89,7 @@ def register() -> None:
     for code in _own_frames():
         private_torch.never_trace(code)
     private_torch.trace_constants_on_the_host(XLATensor)
-    if "torch._dynamo" not in sys.modules:
-        end = private_torch.infer_before_dynamo()
-        when_imported("torch._dynamo", lambda module: end())
+    when_imported("torch._dynamo", lambda module: dynamo_is_imported())
     when_imported("torch._dynamo.variables.builder", _trace_xla_tensors)
     for name in private_torch.ALIASES_MADE_IN:
         when_imported(name, _show_layouts)
