@@ -52,6 +52,8 @@ from xla_core.legacy.xlac.collectives import _xla_reduce_scatter_coalesced as _x
 from xla_core.legacy.xlac.collectives import _xla_reduce_scatter_coalesced_out as _xla_reduce_scatter_coalesced_out
 from xla_core.legacy.xlac.collectives import _xla_reduce_scatter_out as _xla_reduce_scatter_out
 from xla_core.legacy.xlac.collectives import _xla_send as _xla_send
+from xla_core.legacy.xlac.collectives import _xla_spmd_all_reduce as _xla_spmd_all_reduce
+from xla_core.legacy.xlac.collectives import _xla_spmd_reduce_scatter as _xla_spmd_reduce_scatter
 from xla_core.legacy.xlac.devices import _init_computation_client as _init_computation_client
 from xla_core.legacy.xlac.devices import _init_xla_lazy_backend as _init_xla_lazy_backend
 from xla_core.legacy.xlac.devices import _prepare_to_exit as _prepare_to_exit
@@ -104,6 +106,7 @@ from xla_core.legacy.xlac.metrics import _xla_counter_value as _xla_counter_valu
 from xla_core.legacy.xlac.metrics import _xla_increment_counter as _xla_increment_counter
 from xla_core.legacy.xlac.metrics import _xla_metric_data as _xla_metric_data
 from xla_core.legacy.xlac.metrics import _xla_metric_names as _xla_metric_names
+from xla_core.legacy.xlac.of_siblings import _get_xla_sharding_specs as _get_xla_sharding_specs
 from xla_core.legacy.xlac.of_siblings import attribute as _attribute
 from xla_core.legacy.xlac.preemption import _activate_preemption_sync_manager as _activate_preemption_sync_manager
 from xla_core.legacy.xlac.preemption import _deactivate_preemption_sync_manager as _deactivate_preemption_sync_manager

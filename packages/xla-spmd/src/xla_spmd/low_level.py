@@ -12,7 +12,6 @@ from types import EllipsisType
 
 import torch
 
-import torch_xla.core.xla_model as xm
 from xla_core.abi.job import device_count
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.process import client
@@ -58,9 +57,6 @@ def _checked(sharding: OpSharding, shape: Sequence[int]) -> Annotation:
     return Annotation(sharding)
 
 
-xla_annotate_custom_sharding = xla_mark_sharding
-
-
 def xla_clear_sharding(t: torch.Tensor) -> None:
     """Clear the sharding of `t`, in place."""
     clear_sharding(t)
@@ -74,11 +70,6 @@ def mark_manual_sharding(t: torch.Tensor) -> None:
 def get_xla_sharding_spec(t: torch.Tensor) -> str:
     """The text of the sharding; `''` if it has none."""
     return sharding_text(unwrap_sharded_tensor(t))
-
-
-def get_xla_sharding_specs(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """`_get_xla_sharding_spec` of each."""
-    return [get_xla_sharding_spec(t) for t in tensors]
 
 
 def get_xla_op_sharding(t: torch.Tensor) -> OpSharding | None:
@@ -162,17 +153,3 @@ def spmd_shard_to_full_shape(
     full = full if dtype is None else full.to(dtype)
     annotate(full, annotation)
     return full
-
-
-def xla_spmd_all_reduce(reduce_type: str, input: torch.Tensor, scale: float, replica_groups: Sequence[Sequence[int]]) -> torch.Tensor:
-    """`xm.all_reduce` of a local shard over groups of devices, in a manual region. Raises as it does."""
-    result: torch.Tensor = xm.all_reduce(reduce_type, input, scale, replica_groups)
-    return result
-
-
-def xla_spmd_reduce_scatter(
-    reduce_type: str, input: torch.Tensor, scale: float, scatter_dim: int, shard_count: int, replica_groups: Sequence[Sequence[int]]
-) -> torch.Tensor:
-    """`xm.reduce_scatter` of a local shard over groups of devices, in a manual region. Raises as it does."""
-    result: torch.Tensor = xm.reduce_scatter(reduce_type, input, scale, scatter_dim, shard_count, replica_groups)
-    return result

@@ -112,16 +112,8 @@ class ShardingBackend(Protocol):
         """The text of the sharding, empty without one."""
         ...
 
-    def get_xla_sharding_specs(self, tensors: Sequence[Tensor]) -> list[str]:
-        """The text of each sharding."""
-        ...
-
     def get_xla_op_sharding(self, t: Tensor) -> Any:
         """The sharding, an `OpSharding`; None without one."""
-        ...
-
-    def xla_annotate_custom_sharding(self, t: Tensor, sharding: Any) -> None:
-        """As `xla_mark_sharding`."""
         ...
 
     def spmd_full_to_shard_shape(self, t: Tensor) -> Tensor:
@@ -146,16 +138,6 @@ class ShardingBackend(Protocol):
 
     def global_tensor_from_cpu_shards(self, shards: Sequence[Tensor], sharding: Any, global_shape: Sequence[int] | None = None) -> Tensor:
         """The tensor whose shards these are."""
-        ...
-
-    def xla_spmd_all_reduce(self, reduce_type: str, input: Tensor, scale: float, replica_groups: Sequence[Sequence[int]]) -> Tensor:
-        """`xm.all_reduce` of a shard in a manual region, over groups of devices."""
-        ...
-
-    def xla_spmd_reduce_scatter(
-        self, reduce_type: str, input: Tensor, scale: float, scatter_dim: int, shard_count: int, replica_groups: Sequence[Sequence[int]]
-    ) -> Tensor:
-        """`xm.reduce_scatter` of a shard in a manual region, over groups of devices."""
         ...
 
 

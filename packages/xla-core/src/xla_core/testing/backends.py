@@ -117,7 +117,7 @@ def check_sharding_backend(backend: ShardingBackend) -> None:
     kind = backend.get_xla_sharding_type(tensor)
     _need(kind == _TILED, f"get_xla_sharding_type: {kind}, marked {_TILED}")
     text = backend.get_xla_sharding_spec(tensor)
-    _need(text and backend.get_xla_sharding_specs([tensor, tensor]) == [text, text], f"get_xla_sharding_spec(s): {text!r}")
+    _need(text, f"get_xla_sharding_spec: {text!r} of a sharded tensor")
     _same("a mark changes values", tensor, [host])
     _check_shards(backend, tensor, tiled, host)
     shard = backend.spmd_full_to_shard_shape(tensor)

@@ -175,3 +175,17 @@ def _xla_reduce_scatter_coalesced_out(
     """`xm.reduce_scatter` of a list into `outputs`; a token."""
     xm(collectives.reduce_scatter)(reduce_type, list(inputs), scale, scatter_dim, shard_count, replica_groups, list(outputs), False)
     return _next(token)
+
+
+def _xla_spmd_all_reduce(reduce_type: str, input: Tensor, scale: float, replica_groups: Groups) -> Tensor:
+    """`xm.all_reduce` of a local shard over groups of devices, in a manual region."""
+    result: Tensor = xm(collectives.all_reduce)(reduce_type, input, scale, replica_groups)
+    return result
+
+
+def _xla_spmd_reduce_scatter(
+    reduce_type: str, input: Tensor, scale: float, scatter_dim: int, shard_count: int, replica_groups: Groups
+) -> Tensor:
+    """`xm.reduce_scatter` of a local shard over groups of devices, in a manual region."""
+    result: Tensor = xm(collectives.reduce_scatter)(reduce_type, input, scale, scatter_dim, shard_count, replica_groups)
+    return result
