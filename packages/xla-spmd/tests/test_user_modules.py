@@ -25,7 +25,7 @@ def test_all_names_are_there() -> None:
 
 def test_what_the_core_asks_for() -> None:
     (place,) = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["xla_core.plugins"].values()
-    module, _, function = place.partition(":")
-    offered = getattr(importlib.import_module(module), function)()
-    made = offered["torch_xla._XLAC.OpSharding"](*xs.Mesh(range(4), (2, 2))._get_op_sharding_args((0, None)))
+    module, _, name = place.partition(":")
+    backend = getattr(importlib.import_module(module), name).sharding()
+    made = backend.OpSharding(*xs.Mesh(range(4), (2, 2))._get_op_sharding_args((0, None)))
     assert isinstance(made, OpSharding) and str(made) == "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}"

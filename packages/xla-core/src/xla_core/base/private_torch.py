@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from opcode import opmap
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias, TypeVar
 
@@ -137,13 +138,27 @@ _lost = _Lost()
 _ENDED = zip()  # an exhausted iterator
 
 
+def deaf_to_signals(function: _Function) -> _Function:
+    """`function`, changed to run no signal handler before its body: what a handler raises there would escape the body's `try`.
+
+    Python looks for signals where a frame begins (opcode RESUME 0), and not where one goes on after `yield from` (RESUME 2).
+    """
+    code = function.__code__
+    instructions = bytearray(code.co_code)
+    instructions[2 * instructions[::2].index(opmap["RESUME"]) + 1] = 2
+    function.__code__ = code.replace(co_code=bytes(instructions))
+    return function
+
+
 class _Guard(_acc.DeviceGuard):
+    @deaf_to_signals
     def type_(self, kind: Any = torch._C._autograd.DeviceType.PrivateUse1, ended: Any = _ENDED, lost: Any = _lost) -> Any:
         """The device type. Only locals are read: while an exception leaves torch's engine, its destructors call this.
 
         An exception that is still set when a Python guard returns would abort the process, so it is cleared here, and raised again by
-        `guarded_engine`. Each operation with a gradient calls this up to three times: a loop over an exhausted iterator raises an exception
-        that is set (except StopIteration) in less time than any call.
+        `guarded_engine`. One that this method raises would do so too: Ctrl-C waits for the next function. Each operation with a gradient
+        calls this up to three times: a loop over an exhausted iterator raises an exception that is set (except StopIteration) in less time
+        than any call.
         """
         try:
             for _ in ended:

@@ -65,7 +65,7 @@ def test_an_execution_that_fails_surfaces_at_the_sync(monkeypatch: pytest.Monkey
         raise RuntimeError("INTERNAL: the device went away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("xla_core.engine.runtime.executor.build", lambda *_, **__: fail)
+        patch.setattr("xla_core.engine.compile.build.build", lambda *_, **__: fail)
         programs().clear()
         with pytest.raises(errors.ExecutionError, match="the device went away"):
             torch_xla.sync()

@@ -20,7 +20,7 @@ from xla_core.abi.graph import Graph, capture_lines, graph_of
 from xla_core.abi.metrics import Unit, counter, live_buffers, metric, metric_add, snapshot
 from xla_core.abi.settings import installed_settings
 from xla_core.abi.tensors import buffer_of
-from xla_core.engine.graph.view import own
+from xla_core.engine.graph.graph import own
 
 _arrived = threading.Condition()
 

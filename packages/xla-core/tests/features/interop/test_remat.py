@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_xla
-from xla_core.abi.tensors import hlo_text
+from xla_core.abi.texts import hlo_text
 from xla_core.interop import checkpoint_name, remat, to_torch
 
 

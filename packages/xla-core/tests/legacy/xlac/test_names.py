@@ -10,7 +10,7 @@ import torch
 import torch_xla
 import torch_xla._XLAC as xlac
 import torch_xla.core.xla_model as xm
-from xla_core.api import replicas
+from xla_core.api import job
 from xla_core.base import metrics
 from xla_core.base.errors import GraphBreakError
 
@@ -77,7 +77,7 @@ def test_replication_devices() -> None:
         xlac._xla_set_replication_devices(["CPU:0"])
         assert xlac._xla_get_replication_devices() == ["CPU:0"] and xlac._xla_get_replication_devices_count() == 1
     finally:
-        replicas._membership.devices = None
+        job._membership.devices = None
 
 
 def test_sync_and_transfer() -> None:

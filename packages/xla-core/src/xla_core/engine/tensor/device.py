@@ -54,6 +54,7 @@ def _late(name: str) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return _fallback(overload_named(name), *args, **kwargs)
 
+    private_torch.never_trace(kernel.__code__)
     return kernel
 
 

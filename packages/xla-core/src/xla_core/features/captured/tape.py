@@ -107,8 +107,8 @@ class Tape:
             seed = self.recorder.seed
             begin()
             self.recorder.seed = seed
-            self.runs.clear()
         with self.recorder.lock:
+            self.runs.clear()  # of the sync, and of other threads: the call has not begun
             self.disturbed = bool(self.recorder.pending_graph.entries)
             self._watch_entries()
         self.watch = Watch(self.tracer, self.following, self.mine, lambda: len(self.recorder.pending_graph.entries))
