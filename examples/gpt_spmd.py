@@ -1,8 +1,8 @@
 """Train a small GPT on the source of Python's standard library, byte by byte: one program, partitioned over a mesh of devices.
 
-A mesh such as `--mesh data=2,fsdp=2,tensor=2` says how: `data` and `fsdp` shard the batch, `fsdp` the parameters and what the optimizer
-keeps of them as well, `tensor` each matrix product. Without other hardware the devices are eight virtual ones (CPU_NUM_DEVICES). The model
-does not know of any of this but for one call that shards the activations between its layers.
+A mesh such as `--mesh data=2,fsdp=2,tensor=2` says how (`*`: as many as are left): `data` and `fsdp` shard the batch, `fsdp` the
+parameters and what the optimizer keeps of them, `tensor` each matrix product. Without other hardware the devices are eight virtual ones
+(CPU_NUM_DEVICES). The model does not know of any of this but for one call that shards the activations between its layers.
 """
 
 import copy
@@ -231,14 +231,29 @@ def show_shardings(trainer: Trainer, console: Console) -> None:
 
 
 def parse_mesh(context: click.Context, parameter: click.Parameter, value: str) -> dict[str, int]:
-    """Sizes of the axes, 1 for those not named."""
+    """Sizes of the axes, 1 for those not named, 0 for `*`."""
     sizes = dict.fromkeys(AXES, 1)
     for part in value.split(","):
-        found = re.fullmatch(r"\s*(\w+)=([1-9]\d*)\s*", part)
-        if found is None or found[1] not in AXES:
-            raise click.BadParameter(f"{part!r} is not NAME=SIZE with a name of {', '.join(AXES)} and a size of 1 or more")
-        sizes[found[1]] = int(found[2])
+        match = re.fullmatch(r"\s*(\w+)=([1-9]\d*|\*)\s*", part)
+        if match is None or match[1] not in AXES:
+            raise click.BadParameter(f"{part!r} is not NAME=SIZE with a name of {', '.join(AXES)} and a size of 1 or more, or *")
+        sizes[match[1]] = 0 if match[2] == "*" else int(match[2])
+    if list(sizes.values()).count(0) > 1:
+        raise click.BadParameter(f"{value!r} has more than one *")
     return sizes
+
+
+def over_all(sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes of a mesh over all devices, with that of the axis which is 0. Raises `click.UsageError` for a mesh of another size."""
+    import torch_xla.runtime as xr
+
+    xr.use_spmd()
+    count = xr.global_runtime_device_count()
+    fixed = math.prod(size for size in sizes.values() if size)
+    whole = {axis: size or count // fixed for axis, size in sizes.items()}
+    if math.prod(whole.values()) != count:
+        raise click.UsageError(f"--mesh is over {fixed} devices, {count} are there (on the CPU, CPU_NUM_DEVICES says how many)")
+    return whole
 
 
 def check_sizes(sizes: dict[str, int], size: Size) -> None:
@@ -256,23 +271,18 @@ def check_sizes(sizes: dict[str, int], size: Size) -> None:
 
 
 def trainer_on_mesh(model: Gpt, sizes: dict[str, int]) -> tuple[Trainer, object]:
-    """The model on the devices, and the sharding of its batches. Raises `click.UsageError` for a mesh of another size than the hardware."""
+    """The model on the devices, and the sharding of its batches."""
     import torch_xla
     import torch_xla.distributed.spmd as xs
-    import torch_xla.runtime as xr
 
-    xr.use_spmd()
-    count, wanted = xr.global_runtime_device_count(), math.prod(sizes.values())
-    if count != wanted:
-        raise click.UsageError(f"--mesh is over {wanted} devices, {count} are there (on the CPU, CPU_NUM_DEVICES says how many)")
-    mesh = xs.Mesh(range(count), tuple(sizes.values()), tuple(sizes))
+    mesh = xs.Mesh(range(math.prod(sizes.values())), tuple(sizes.values()), tuple(sizes))
     on_devices = model.to("xla")
     shard_parameters(on_devices, mesh)
     return Trainer(on_devices, torch_xla.sync), xs.ShardingSpec(mesh, (BATCH_AXES, None))
 
 
 @click.command(help=__doc__)
-@click.option("--mesh", "sizes", default="data=2,fsdp=2,tensor=2", show_default=True, callback=parse_mesh, help="Sizes of the axes.")
+@click.option("--mesh", "sizes", default="data=*,fsdp=2,tensor=2", show_default=True, callback=parse_mesh, help="Sizes of the axes.")
 @click.option("--steps", type=click.IntRange(1), default=60, show_default=True)
 @click.option("--layers", type=click.IntRange(1), default=Size().layers, show_default=True)
 @click.option("--width", type=click.IntRange(1), default=Size().width, show_default=True)
@@ -285,6 +295,7 @@ def demo(sizes: dict[str, int], steps: int, seed: int, compare: bool, **numbers:
     start = time.perf_counter()
     torch.set_num_threads(1)  # the devices are threads too, and idle ones of torch would spin beside them
     size = Size(**numbers)
+    sizes = over_all(sizes)
     check_sizes(sizes, size)
     console = Console(highlight=False)
     torch.manual_seed(seed)

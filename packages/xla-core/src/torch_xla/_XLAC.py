@@ -161,14 +161,11 @@ from xla_core.legacy.xlac.text import _get_xla_tensors_hlo_proto as _get_xla_ten
 from xla_core.legacy.xlac.text import _get_xla_tensors_text as _get_xla_tensors_text
 from xla_core.legacy.xlac.text import _set_xla_custom_op_name_prefix as _set_xla_custom_op_name_prefix
 from xla_core.legacy.xlac.text import _xla_tensors_report as _xla_tensors_report
-from xla_core.ops import precision
 
 _register_pjrt_plugin = device_plugins.register_pjrt_plugin
 _xla_dynamic_expand = dynamic_reshape.dynamic_expand
 _xla_dynamic_view = dynamic_reshape.dynamic_view
-_xla_get_mat_mul_precision = precision.get
-_xla_set_mat_mul_precision = precision.set
-del device_plugins, dynamic_reshape, precision
+del device_plugins, dynamic_reshape
 
 __all__ = [name for name in dir() if not name.startswith("__") and name != "_attribute"]
 

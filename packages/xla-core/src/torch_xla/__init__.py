@@ -15,6 +15,7 @@ from xla_core.api.devices import xla_real_devices as real_devices
 from xla_core.api.launching import launch as launch
 from xla_core.api.plugins import MissingModules as _MissingModules
 from xla_core.api.step import compile, manual_seed, step, sync
+from xla_core.api.targets import target
 from xla_core.api.user_modules import submodule as _submodule
 
 __version__ = "2.10.0"  # the API level; the packages have versions of their own
@@ -33,6 +34,7 @@ __all__ = [
     "save_torch_model_as_stablehlo",
     "step",
     "sync",
+    "target",
 ]
 
 _SUBMODULES = (

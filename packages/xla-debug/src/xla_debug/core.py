@@ -17,5 +17,7 @@ graph = abi.graph
 job = abi.job
 metrics = abi.metrics
 process = abi.process
+sharding = abi.sharding
+targets = abi.targets
 tensors = abi.tensors
 texts = abi.texts

@@ -185,6 +185,19 @@ def allow_bfloat16_hooks(device_type: str) -> None:
     DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]
 
 
+def compare_parameters_if(wanted: Callable[[], object]) -> None:
+    """Let DistributedDataParallel compare the parameters of all replicas only where `wanted()` is true: it reads them on the host."""
+    from torch.nn.parallel import distributed
+
+    module: Any = distributed
+    original = module._verify_param_shape_across_processes
+
+    def verify(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) if wanted() else None
+
+    module._verify_param_shape_across_processes = verify
+
+
 def stage_by_copying(device_type: str) -> None:
     """Let `async_save` of torch's checkpoints copy tensors of this device type to the CPU: they have no storage that it could copy."""
     from torch.distributed.checkpoint._state_dict_stager import StateDictStager

@@ -16,6 +16,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
+* `targets`: devices that programs are compiled for, here or elsewhere;
 * `views`: what a tensor shows of data that it shares.
 
 A package calls `require` before it imports any of them, so that wheels that do not fit say which of the two to change:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         process,
         settings,
         sharding,
+        targets,
         tensors,
         texts,
         views,
@@ -70,6 +72,7 @@ __all__ = [
     "require",
     "settings",
     "sharding",
+    "targets",
     "tensors",
     "texts",
     "views",

@@ -176,6 +176,7 @@ CHECKS = flag(
 # Hardware, processes and replicas.
 PJRT_DEVICE = text("PJRT_DEVICE", "Hardware kind, such as CPU or TPU; chosen at first use when unset.")
 PJRT_SELECT_DEFAULT_DEVICE = flag("PJRT_SELECT_DEFAULT_DEVICE", True, "Choose the hardware kind when PJRT_DEVICE is unset.")
+TARGET = text("XLA_TARGET", "Devices to compile for that this machine has not, such as v5e:4x4; nothing runs (`torch_xla.target`).")
 CPU_NUM_DEVICES = integer("CPU_NUM_DEVICES", 1, "Number of CPU devices, and of the replicas that `spawn` starts on them.", minimum=1)
 PJRT_DYNAMIC_PLUGINS = flag("PJRT_DYNAMIC_PLUGINS", False, "Register all installed plugins (`torch_xla.plugins`) when devices start.")
 PJRT_CPU_ASYNC_CLIENT = flag("PJRT_CPU_ASYNC_CLIENT", True, "The CPU client runs programs in the background.")

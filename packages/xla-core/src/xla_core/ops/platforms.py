@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 Function = Callable[..., Any]
 
 
@@ -24,5 +26,8 @@ class PlatformKernel:
     def __call__(self, platform: str, *args: Any, **kwargs: Any) -> Any:
         """The results. platform: as `Context.platform`."""
         native = {"tpu": self.tpu, "gpu": self.gpu, "cuda": self.gpu, "rocm": self.gpu}.get(platform)
-        result = None if native is None else native(*args, **kwargs)
+        if native is None:
+            return self.reference(*args, **kwargs)
+        with jax.default_matmul_precision(None):  # a kernel multiplies in the dtype of its operands
+            result = native(*args, **kwargs)
         return self.reference(*args, **kwargs) if result is None else result

@@ -11,6 +11,7 @@ from xla_core.testing.budgets import functions_without_budget
 from xla_core.testing.contracts import EventSinkContract, GraphPassContract, OperatorContract
 from xla_core.testing.describe import describe
 from xla_core.testing.lowering import check_lowering, lower_once
+from xla_core.testing.targets import planned_cpu
 
 __all__ = [
     "EventSinkContract",
@@ -25,4 +26,5 @@ __all__ = [
     "describe",
     "functions_without_budget",
     "lower_once",
+    "planned_cpu",
 ]

@@ -15,6 +15,7 @@ from xla_core.base.private_torch import OpOverload, tree_flatten, tree_map
 from xla_core.engine.compile.options import compiler_options
 from xla_core.engine.placement.manual import REPLICA_AXIS
 from xla_core.engine.placement.placement import Replicas
+from xla_core.engine.placement.target import attached
 from xla_core.ops.table import TABLE, Context
 
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format")
@@ -54,7 +55,8 @@ def lower_once(
             result = spec.lower(Context(out, key if spec.random else None, platform=jax.default_backend()), *new_args, **new_kwargs)
             return list(result) if isinstance(result, (tuple, list)) else [result]
 
-        function = Replicas(jax.devices()[0], Mesh(jax.devices()[:1], (REPLICA_AXIS,))).spread(run) if replica else run
+        first = jax.devices()[:1]
+        function = Replicas(first[0], Mesh(first, (REPLICA_AXIS,)), attached(first)).spread(run) if replica else run
         results = jax.jit(function, compiler_options=compiler_options(jax.default_backend()))(arrays, np.array([seed or 0, 7], np.uint32))
     for got, inferred in zip(results, out, strict=True):
         if (got is None) != (inferred is None):

@@ -20,6 +20,7 @@ from xla_core.engine.graph.entries import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, I
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.placement.placement import OneDevice, Replicas, over_mesh
+from xla_core.engine.placement.target import attached
 from xla_core.ops.table import Context, scalar
 
 F32, F64, HALF, I64 = (aval_of((3,), dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64))
@@ -46,7 +47,7 @@ SPLIT = op(lambda context, x: (x + 1, x + 2), PLACEHOLDER, outs=(F32, F32))
 
 
 def on_first_device(graph: Graph) -> Any:
-    placement = OneDevice(jax.local_devices()[0])
+    placement = OneDevice(jax.local_devices()[0], attached(jax.local_devices()))
     return jitted(graph, NOTHING, placement, placement.layout(graph, ()), name="step", checked=False)
 
 
@@ -214,7 +215,12 @@ def test_a_lowering_knows_what_its_program_is_for() -> None:
     mesh = jax.sharding.Mesh(jax.devices(), ("all",))
     program(graph, NOTHING, Context((), platform="tpu", mesh=mesh))(X)
     assert contexts[0].platform == "tpu" and contexts[0].mesh is mesh and contexts[0].shape == X.shape
-    placements = [Replicas(jax.devices()[0], mesh), over_mesh(np.array(jax.devices()), jax.devices()), OneDevice(jax.devices()[0])]
+    here = attached(jax.devices())
+    placements = [
+        Replicas(jax.devices()[0], mesh, here),
+        over_mesh(np.array(jax.devices()), jax.devices(), here),
+        OneDevice(jax.devices()[0], here),
+    ]
     contexts = [placement.context for placement in placements]
     assert [context.platform for context in contexts] == ["cpu"] * 3
     assert contexts[0].mesh is mesh and contexts[1].mesh is not None and contexts[2].mesh is None

@@ -390,12 +390,12 @@ def test_another_precision_is_another_program() -> None:
     a, b = (torch.randn(7, 13).to("xla"), torch.randn(13, 9).to("xla"))
     product = torch.compile(torch.matmul, backend="openxla")
     product(a, b)
-    before = precision.get()
+    before = precision.chosen()
     try:
-        precision.set("default")
+        precision.choose("default")
         results = [cost(lambda: product(a, b)) for _ in range(2)]
     finally:
-        precision.set(before)
+        precision.choose(before)
     results.append(cost(lambda: product(a, b)))
     assert [(programs, runs) for _, programs, runs in results] == [(1, 1), (0, 1), (0, 1)]
     for result, _, _ in results:

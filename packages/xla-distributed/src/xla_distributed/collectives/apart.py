@@ -8,7 +8,7 @@ pending run before it, so that all members run theirs in the order in which they
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_core.abi.process import client
+from xla_core.abi.targets import as_shard, call
 from xla_core.abi.tensors import buffer_of, materialize, tensor_from_buffer
 from xla_distributed.collectives.definition import CollectiveOp
 from xla_distributed.job import flight_recorder
@@ -37,7 +38,7 @@ def run_apart(
     materialize([*listed, token])
     expected = _expected(collective, inputs, token, rest)
     sharding = _sharding(members)
-    arrays = [_over(buffer_of(tensor), sharding) for tensor in (*listed, token)]
+    arrays = [as_shard(buffer_of(tensor), sharding) for tensor in (*listed, token)]
     scalars = {index: np.float64(value) for index, value in enumerate(rest) if isinstance(value, float) and value != 1}
     fixed = tuple(_hashable(value) for index, value in enumerate(rest) if index not in scalars)
     program = _program(collective, sharding, single, fixed, tuple(scalars), tuple(tuple(tensor.shape) for tensor in expected))
@@ -80,11 +81,6 @@ def _sharding(members: Ordinals) -> NamedSharding:
     return NamedSharding(Mesh(np.array([devices[ordinal] for ordinal in members]), (REPLICA_AXIS,)), PartitionSpec())
 
 
-def _over(buffer: jax.Array, sharding: NamedSharding) -> jax.Array:
-    """This replica's buffer as its shard of an array over the members."""
-    return jax.make_array_from_single_device_arrays(buffer.shape, sharding, [buffer])
-
-
 @cache
 def _program(
     collective: CollectiveOp,
@@ -112,15 +108,12 @@ def _program(
     replicated = PartitionSpec()
     platform = sharding.mesh.devices.flat[0].platform
     program = jax.jit(jax.shard_map(run, mesh=sharding.mesh, in_specs=replicated, out_specs=replicated, check_vma=False))
-    return _waited_for(program) if platform == "cpu" else program
+    return partial(_call, program, platform == "cpu")
 
 
-def _waited_for(program: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the program return only when it has run: on CPU, a running one would take one of the threads that compile."""
-
-    def run(*arguments: Any) -> Any:
-        results = program(*arguments)
+def _call(program: Callable[..., Any], wait: bool, *arguments: Any) -> Any:
+    """The results of a program. wait: return only when it has run: on CPU, a running one would take one of the threads that compile."""
+    results = call(program, *arguments)
+    if wait:
         results[-1].block_until_ready()
-        return results
-
-    return run
+    return results

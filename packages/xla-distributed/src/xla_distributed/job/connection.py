@@ -10,20 +10,23 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from typing import cast
 
 import jax
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from xla_core.abi.events import explain_failures
-from xla_core.abi.job import Topology, is_spmd, set_topology
+from xla_core.abi.job import Topology, is_spmd, set_topology, topology
 from xla_core.abi.process import client, device_kind, started
 from xla_core.abi.settings import CPU_NUM_DEVICES, XLA_FLAGS
+from xla_core.abi.targets import planned_devices
 from xla_distributed import settings
 from xla_distributed._compat import join_runtime
 from xla_distributed.errors import JobError, ReplicaLostError
 from xla_distributed.job import bootstrap, flight_recorder, hardware, peers, watchdog
 from xla_distributed.job.client import JobClient, join
 from xla_distributed.job.exit_status import describe_error
+from xla_distributed.job.planned_job import PlannedJob
 from xla_distributed.job.shutdown import exit_with_error
 from xla_distributed.job.waiting import Wait
 
@@ -49,6 +52,8 @@ def timeout() -> float:
 
 def job_client() -> JobClient:
     """The client by which this process is connected to its job. Raises JobError if it belongs to none."""
+    if _State.job_client is None and planned_devices() and topology().replicas:
+        return cast(JobClient, PlannedJob(topology().process_count))
     if _State.job_client is None:
         client()  # all replicas start theirs together
     if _State.job_client is None:

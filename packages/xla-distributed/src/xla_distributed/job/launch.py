@@ -20,6 +20,7 @@ from xla_core.abi.declarations import budget
 from xla_core.abi.job import is_spmd
 from xla_core.abi.process import device_kind
 from xla_core.abi.settings import LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, RANK, WORLD_SIZE
+from xla_core.abi.targets import as_replica, planned_devices
 from xla_distributed import settings
 from xla_distributed.errors import JobError
 from xla_distributed.job import bootstrap, cluster, connection, hardware
@@ -89,7 +90,8 @@ def spawn(
     """Run `fn(index, *args)` in one process for each device of this host, `index` being its ordinal there.
 
     On TPU slices of several hosts, a process on each calls this, and all that they start are one job.
-    nprocs: how many, at most the devices; None: all devices; 1: call in this process.
+    nprocs: how many, at most the devices; None: all devices; 1: call in this process. For a target that is not attached, too, it is called
+    once, as the first of so many replicas.
     join: wait for them; without it, what was started is returned.
     Raises ValueError for an impossible `nprocs`, RuntimeError if this process already used its devices (but on the
     CPU, unless it forks) or is itself a replica, and
@@ -98,6 +100,11 @@ def spawn(
     # Before all checks: this is a plain call, and allowed wherever the process stands.
     if nprocs == 1:
         fn(0, *args)
+        return None
+    devices = planned_devices()
+    if devices and not is_spmd():
+        with as_replica(devices if nprocs is None else nprocs):
+            fn(0, *args)
         return None
     size = replica_count(nprocs)
     if size == 1:

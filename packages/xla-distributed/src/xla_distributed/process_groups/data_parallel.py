@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.distributed.algorithms.join import Join
 
-from xla_distributed._compat import allow_bfloat16_hooks, keep_used_flags_on_host
+from xla_core.abi.targets import planned_devices
+from xla_distributed._compat import allow_bfloat16_hooks, compare_parameters_if, keep_used_flags_on_host
 from xla_distributed.process_groups.process_group import ProcessGroupXla
 
 
@@ -32,6 +33,7 @@ def register() -> None:
     """Let DistributedDataParallel look for unused parameters and send bfloat16."""
     keep_used_flags_on_host("xla")
     allow_bfloat16_hooks("xla")
+    compare_parameters_if(lambda: not planned_devices())
     _refuse_join()
 
 

@@ -17,6 +17,7 @@ from xla_core.base.metrics import Cause, CompileEvent, Unit
 from xla_core.engine.compile import disk
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.compiler import Executable, jitted
+from xla_core.engine.compile.planned_program import PlannedProgram, lowered
 from xla_core.engine.compile.reference import can_evaluate, reference
 from xla_core.engine.compile.request import Request
 from xla_core.engine.compile.verify import verify
@@ -50,44 +51,50 @@ def register_build_scope(scope: BuildScope) -> Callable[[], None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The device that a program is built for. name: of our device, for messages; placement: where the program runs."""
+class Site:
+    """Where a program runs. name: of our device, for messages."""
 
     name: str
     placement: Placement
 
 
-def build(target: Target, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
-    """Make the executable of a program, and store it there. name: of the program in profiles.
+def build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
+    """Make the executable of a program, and store it there. name: of the program in profiles. For a target that is not attached, it gives
+    planned buffers and runs nothing.
 
     Raises LoweringError for a lowering that fails, or if the compiler does.
     """
     with ExitStack() as scopes:
         for scope in _build_scopes:
             scopes.enter_context(scope(graph))
-        return _build(target, graph, inputs, program, arguments, request, name)
+        return _build(site, graph, inputs, program, arguments, request, name)
 
 
-def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
+def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
     start, begin = time.time(), time.perf_counter_ns()
     check_conversions()
     checked = config.CHECKS.get()
     if config.CORE_VERIFY.get():
         verify(graph, inputs)
-    placement = target.placement
+    placement = site.placement
     constants = program.constants
-    program.graph_hash = graph_hash(graph, constants, precision.get(), checked, *placement.texts(inputs.buffers))
-    program.described = _described(target, graph, program)
+    program.graph_hash = graph_hash(graph, constants, precision.of(placement.target.platform), checked, *placement.texts(inputs.buffers))
+    program.described = _described(site, graph, program)
     layout = placement.layout(graph, [buffer.sharding for buffer in inputs.buffers])
     # In the form in which they enter the program; the caller passes `arguments` as they are.
     entered = arguments if layout.enter is None else layout.enter(arguments)
-    if config.REFERENCE.get() and can_evaluate(placement):
-        executable: Executable = reference(graph, constants, placement, layout, checked)
+    if not placement.target.attached:
+        function = partial(jitted, graph, constants, placement, name=name, checked=checked)
+        _, compiled = _compile(site, graph, inputs, layout, function, entered)
+        executable: Executable = PlannedProgram(compiled)
+        _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
+    elif config.REFERENCE.get() and can_evaluate(placement):
+        executable = reference(graph, constants, placement, layout, checked)
     else:
         loaded = disk.load(program.graph_hash, graph, entered, placement)
         if loaded is None:
             make = partial(jitted, graph, constants, placement, name=name, checked=checked)
-            loaded, compiled = _compile(target, graph, inputs, layout, make, entered)
+            loaded, compiled = _compile(site, graph, inputs, layout, make, entered)
             disk.store(program.graph_hash, graph, compiled, entered, placement)
             _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
         executable = loaded
@@ -118,52 +125,60 @@ def _announce(graph: Graph, inputs: Inputs, program: Program, request: Request, 
 
 
 def _compile(
-    target: Target, graph: Graph, inputs: Inputs, layout: Layout, make: Callable[[Layout], Any], arguments: list[Any]
+    site: Site, graph: Graph, inputs: Inputs, layout: Layout, make: Callable[[Layout], Any], arguments: list[Any]
 ) -> tuple[Executable, Any]:
     """Trace and compile the function that `make` makes for a layout; returns the function to call, and the compiled program.
 
     Raises LoweringError for a lowering that fails, or if the compiler does.
     """
     function = make(layout)
-    # Outside of the try: a failing lowering raises LoweringError itself, with its place in the graph.
-    lowered = function.lower(*arguments)
+    try:
+        # Outside of the next `try`: a failing lowering raises LoweringError itself, with its place in the graph.
+        stage = lowered(function, arguments)
+    except NotImplementedError as error:  # jax has no rule for something on this platform
+        raise LoweringError(f"a program of {len(graph.parts.operations)} operations cannot run on {_where(site)}: {error}") from error
     try:
         try:
-            compiled = lowered.compile()
+            compiled = stage.compile()
         except ValueError:
-            if not target.placement.is_mesh:
+            if not site.placement.is_mesh:
                 raise
             # XLA sharded a result in a way that the mesh cannot describe: replicate it.
-            function = make(target.placement.layout(graph, [buffer.sharding for buffer in inputs.buffers], replicate=True))
-            lowered = function.lower(*arguments)
-            compiled = lowered.compile()
+            function = make(site.placement.layout(graph, [buffer.sharding for buffer in inputs.buffers], replicate=True))
+            stage = lowered(function, arguments)
+            compiled = stage.compile()
     except RecursionError:  # not the program's fault
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         count = len(graph.parts.operations)
         raise LoweringError(
-            f"a program of {count} operations could not be compiled for {target.name}: {error}{_kept_text(lowered)}"
+            f"a program of {count} operations could not be compiled for {_where(site)}: {error}{_kept_text(stage)}"
         ) from error
     # The jit function finds the program just compiled, and is called faster than `compiled`.
     return function, compiled
 
 
-def _kept_text(lowered: Any) -> str:
+def _where(site: Site) -> str:
+    target = site.placement.target
+    return site.name if target.attached else f"{site.name} of {target.name}"
+
+
+def _kept_text(stage: Any) -> str:
     """The HLO of a program that did not compile, for the message if `XLA_DUMP_HLO_GRAPH` is set; appended to `XLA_SAVE_HLO_FILE` if set."""
     path, in_message = config.SAVE_HLO_FILE.get(), config.DUMP_HLO_GRAPH.get()
     if path is None and not in_message:
         return ""
-    text = str(lowered.as_text(dialect="hlo"))
+    text = str(stage.as_text(dialect="hlo"))
     if path is not None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)
     return f"\n{text}" if in_message else ""
 
 
-def _described(target: Target, graph: Graph, program: Program) -> dict[str, Any]:
+def _described(site: Site, graph: Graph, program: Program) -> dict[str, Any]:
     """The fields that all events about a program share."""
     return {
-        "device": target.name,
+        "device": site.name,
         "graph_hash": program.graph_hash,
         "num_nodes": len(graph.parts.operations),
         "num_inputs": len(graph.parts.inputs),

@@ -18,6 +18,7 @@ from xla_core.engine.graph.entries import ScalarInput, ScalarKind
 from xla_core.engine.graph.graph import Graph, recorded_at
 from xla_core.engine.graph.signature import Signature, WrongResult
 from xla_core.engine.placement.manual import is_boundary, is_manual, on_each_device
+from xla_core.ops import precision
 from xla_core.ops.checks import Check, error_word
 from xla_core.ops.table import Context
 
@@ -89,6 +90,19 @@ def evaluate(
     leaves: arrays, or numbers for scalar inputs, in the order of their slots. context: what lowerings are told.
     checks: list to which the checks of data are added, with their operations' slots.
     """
+    with precision.within(context.platform):
+        return _evaluate(graph, leaves, context, scope, manual, checks, emitter)
+
+
+def _evaluate(
+    graph: Graph,
+    leaves: Iterable[Any],
+    context: Context,
+    scope: Scope | None,
+    manual: Mesh | None,
+    checks: list[tuple[int, Check]] | None,
+    emitter: Emitter,
+) -> list[Any]:
     remaining = iter(leaves)
     env: list[Any] = []
     results: Iterator[Any] = iter(())

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from xla_core.engine.placement.planned import PlannedBuffer
+
 
 def in_order_of(sharding: Any, default: Any) -> Any:
     """The sharding with its mesh over the program's devices in their order; unchanged if it has that order. default: of the program."""
@@ -26,6 +28,8 @@ def in_order_of(sharding: Any, default: Any) -> Any:
 
 def relabelled(buffer: jax.Array, sharding: NamedSharding) -> jax.Array:
     """The same shards on the same devices, as an array over another order of them: its values change, nothing is copied."""
+    if isinstance(buffer, PlannedBuffer):
+        return buffer.resharded(sharding)
     return jax.make_array_from_single_device_arrays(buffer.shape, sharding, [shard.data for shard in buffer.addressable_shards])
 
 

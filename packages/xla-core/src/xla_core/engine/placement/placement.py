@@ -1,6 +1,7 @@
 """Where data is and programs run: on one device, on one device as one replica of several, or over a mesh of all devices (SPMD).
 
-A placement is a value: nothing here asks the process for its devices.
+A placement is a value: nothing here asks the process for its devices. Those of a target that is not attached take no data: its buffers are
+planned ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from xla_core.base.private_jax import put_on_device
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.placement.layout import Layout, mesh_layout
 from xla_core.engine.placement.manual import REPLICA_AXIS
+from xla_core.engine.placement.planned import as_shard, planned
 from xla_core.engine.placement.sharding import replicated_over, sharding_text, stored_shape
+from xla_core.engine.placement.target import Target
 from xla_core.ops.table import Context
 
 
@@ -28,6 +31,7 @@ class OneDevice:
     """One device by itself."""
 
     device: jax.Device
+    target: Target
     is_mesh: ClassVar[bool] = False
     manual_mesh: ClassVar[None] = None  # there are no manual regions
 
@@ -56,6 +60,8 @@ class OneDevice:
 
     def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
         """A buffer of `array`, whose memory the caller gives away."""
+        if not self.target.attached:
+            return planned(array, self.sharding)
         if isinstance(array, np.ndarray):
             return put_on_device(array, self.sharding, self.device)
         buffer: jax.Array = jax.device_put(array, self.device)
@@ -63,7 +69,7 @@ class OneDevice:
 
     def taken_in(self, buffer: jax.Array) -> jax.Array:
         """A buffer on one device in the form that programs take and return."""
-        return buffer
+        return buffer if self.target.attached else planned(buffer, self.sharding)
 
     def local(self, buffer: jax.Array) -> jax.Array:
         """A buffer in the form that other libraries take."""
@@ -87,6 +93,7 @@ class Replicas:
 
     device: jax.Device
     mesh: JaxMesh
+    target: Target
     is_mesh: ClassVar[bool] = False
     manual_mesh: ClassVar[None] = None  # there are no manual regions
 
@@ -115,14 +122,18 @@ class Replicas:
 
     def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
         """A buffer of `array`, whose memory the caller gives away."""
+        if not self.target.attached:
+            return planned(array, self.sharding)
         return self.taken_in(jax.device_put(array, self.device))
 
     def taken_in(self, buffer: jax.Array) -> jax.Array:
         """A buffer on one device in the form that programs take and return."""
+        if not self.target.attached:
+            return planned(buffer, self.sharding)
         if buffer.sharding == self.sharding:
             return buffer
         with jax.enable_x64(True):
-            return jax.make_array_from_single_device_arrays(buffer.shape, self.sharding, [buffer])
+            return as_shard(buffer, self.sharding)
 
     def local(self, buffer: jax.Array) -> jax.Array:
         """A buffer in the form that other libraries take: this process's shard, an array on one device."""
@@ -148,6 +159,7 @@ class Mesh:
 
     sharding: NamedSharding
     local_devices: tuple[jax.Device, ...]
+    target: Target
     is_mesh: ClassVar[bool] = True
 
     @property
@@ -182,10 +194,14 @@ class Mesh:
     def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
         """A buffer of `array`. Dimensions that the sharding does not divide evenly are padded with zeros."""
         stored = sharding if sharding is not None and array.size else self.sharding  # programs do not shard empty arrays
+        if not self.target.attached:
+            return planned(array, stored, stored_shape(array.shape, stored))
         return jax.make_array_from_callback(stored_shape(array.shape, stored), stored, lambda index: _shard_of(array, index))
 
     def taken_in(self, buffer: jax.Array) -> jax.Array:
         """A buffer on one device in the form that programs take and return: copied to each device."""
+        if not self.target.attached:
+            return planned(buffer, self.sharding)
         if buffer.sharding == self.sharding:
             return buffer
         with jax.enable_x64(True):
@@ -208,9 +224,9 @@ class Mesh:
 Placement: TypeAlias = OneDevice | Replicas | Mesh
 
 
-def over_mesh(devices: np.ndarray[Any, Any], local_devices: Sequence[jax.Device]) -> Mesh:
+def over_mesh(devices: np.ndarray[Any, Any], local_devices: Sequence[jax.Device], target: Target) -> Mesh:
     """The placement of SPMD mode over `devices`, in this order."""
-    return Mesh(replicated_over(devices), tuple(local_devices))
+    return Mesh(replicated_over(devices), tuple(local_devices), target)
 
 
 def _shard_of(array: np.ndarray[Any, Any] | jax.Array, index: Any) -> np.ndarray[Any, Any]:

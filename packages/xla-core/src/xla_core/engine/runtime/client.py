@@ -23,6 +23,7 @@ from xla_core.engine.graph import rng
 from xla_core.engine.graph.pending_graph import NO_LIMIT, ForkedPendingGraph, Lock, Recorder, forked_error
 from xla_core.engine.placement.manual import REPLICA_AXIS
 from xla_core.engine.placement.placement import Mesh, OneDevice, Placement, Replicas, over_mesh
+from xla_core.engine.placement.target import Target, attached
 from xla_core.engine.runtime.topology import topology
 
 _logger = logging.getLogger(__name__)
@@ -34,15 +35,17 @@ FAMILIES = {"CPU": "cpu", "CUDA": "gpu", "GPU": "gpu", "ROCM": "gpu", "TPU": "tp
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The devices that this process addresses, and one recorder for each.
+    """The devices that this process addresses, or those of a target, and one recorder for each.
 
     kind: hardware kind in upper case (`CPU`, `CUDA`, `TPU`, …).
+    devices: those that this process addresses; of a target that is not attached, all but those of other replicas.
     placements: for each recorder, where its data is: on one device; among replicas in several processes, this process's shard of a
         "replicated" global array of the local shape, whose shards differ (so that programs may have collectives); in SPMD mode, where
         `xla:0` stands for all devices of the job, replicated over them unless a sharding was set for the data.
     """
 
     kind: str
+    target: Target
     devices: tuple[jax.Device, ...]
     recorders: tuple[Recorder, ...]
     placements: tuple[Placement, ...]
@@ -55,6 +58,7 @@ class Client:
 
 _lock = threading.Lock()
 _client: Client | None = None
+_placed: dict[Recorder, Placement] = {}  # of all clients: tensors of a target outlive its block
 _forked = False  # from a process whose client ran
 _admit: Callable[[], Client] | None = None  # set once only one thread may use the client
 _eager: bool | None = None
@@ -197,6 +201,8 @@ def device_kind() -> str | None:
     """The hardware kind that is or would be used; None if PJRT_DEVICE is not set and no default is allowed. Starts no client."""
     if _client is not None:
         return _client.kind
+    if config.TARGET.get() is not None:
+        return client().kind
     chosen = config.PJRT_DEVICE.get()
     if chosen is None:
         if not config.PJRT_SELECT_DEFAULT_DEVICE.get():
@@ -221,6 +227,12 @@ def _default_kind(devices: Path = Path("/dev")) -> tuple[str, str | None]:
 
 
 def _start() -> Client:
+    name = config.TARGET.get()
+    if name is not None:
+        # Loaded when a target is asked for: `import torch_xla` needs none.
+        from xla_core.engine.placement.topologies import target_named
+
+        return planned(target_named(name))
     kind = device_kind()
     if kind is None:
         raise UnknownDeviceError("PJRT_DEVICE is not set and PJRT_SELECT_DEFAULT_DEVICE is 0: set PJRT_DEVICE to CPU, CUDA or TPU")
@@ -241,20 +253,53 @@ def _start() -> Client:
     if kind == "CPU":
         # The user's own JAX code may have asked for more.
         devices = devices[: config.CPU_NUM_DEVICES.get()]
+    target = attached(devices)
+    return _of_placements(kind, target, devices, _placements(devices, platform, target))
+
+
+def _of_placements(kind: str, target: Target, devices: tuple[jax.Device, ...], placements: tuple[Placement, ...]) -> Client:
     import_dialects()
-    recorders = tuple(Recorder(index) for index in range(1 if config.USE_SPMD.get() else len(devices)))
-    for recorder in recorders:
+    recorders = tuple(Recorder(index) for index in range(len(placements)))
+    for recorder, placement in zip(recorders, placements, strict=True):
         _set_mode(recorder, eager())
-    return Client(kind, devices, recorders, _placements(devices, platform))
+        _placed[recorder] = placement
+    return Client(kind, target, devices, recorders, placements)
 
 
-def _placements(devices: tuple[jax.Device, ...], platform: str) -> tuple[Placement, ...]:
+def planned(target: Target) -> Client:
+    """A client for devices that are not there, of the present mode: SPMD, this process as one of several replicas, or one by one."""
+    here, devices = topology(), target.devices
+    placements: tuple[Placement, ...]
+    if config.USE_SPMD.get():
+        placements = (over_mesh(np.array(devices), devices, target),)
+    elif here.replicas and here.process_count > 1:
+        mesh = JaxMesh(np.array(devices[: here.process_count]), (REPLICA_AXIS,))
+        devices = (devices[here.process_index],)
+        placements = (Replicas(devices[0], mesh, target),)
+    else:
+        placements = tuple(OneDevice(device, target) for device in devices)
+    return _of_placements(_KINDS.get(target.platform, target.platform.upper()), target, devices, placements)
+
+
+_KINDS = {"gpu": "CUDA"}
+
+
+def exchange(other: Client | None) -> Client | None:
+    """Let `other` be the client of this process (None: one that starts at its first use). Returns the one that was."""
+    global _client
+    with _lock:
+        previous, _client = _client, other
+        _current.index = 0
+    return previous
+
+
+def _placements(devices: tuple[jax.Device, ...], platform: str, target: Target) -> tuple[Placement, ...]:
     here = topology()
     if config.USE_SPMD.get():
         metrics.counter_add("VirtualDeviceUsage")
-        return (over_mesh(_devices_of_job(devices), devices),)
+        return (over_mesh(_devices_of_job(devices), devices, target),)
     if not here.replicas or here.process_count == 1:
-        return tuple(OneDevice(device) for device in devices)
+        return tuple(OneDevice(device, target) for device in devices)
     connected = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
     if len(connected) != here.process_count * len(devices):
         raise ExecutionError(
@@ -262,7 +307,8 @@ def _placements(devices: tuple[jax.Device, ...], platform: str) -> tuple[Placeme
         )
     # Device k of this process shares its mesh with device k of each other process, not with its neighbours here.
     columns = np.array(connected).reshape(here.process_count, len(devices)).T
-    return tuple(Replicas(device, JaxMesh(column, (REPLICA_AXIS,))) for device, column in zip(devices, columns, strict=True))
+    meshes = [JaxMesh(column, (REPLICA_AXIS,)) for column in columns]
+    return tuple(Replicas(device, mesh, target) for device, mesh in zip(devices, meshes, strict=True))
 
 
 def _devices_of_job(local: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
@@ -282,8 +328,9 @@ def enter_spmd(order: Sequence[int] | None = None) -> Mesh:
         if not running.placements[0].is_mesh:
             metrics.counter_add("VirtualDeviceUsage")
         devices = _devices_of_job(running.devices)
-        mesh = over_mesh(devices if order is None else devices[list(order)], running.devices)
+        mesh = over_mesh(devices if order is None else devices[list(order)], running.devices, running.target)
         # The recorder stays the same object, with its pending graph: values refer to it.
+        _placed[running.recorders[0]] = mesh
         _client = replace(running, recorders=running.recorders[:1], placements=(mesh,))
     return mesh
 
@@ -304,7 +351,7 @@ def _request_cpu_devices(count: int) -> None:
 
 def physical_device_count() -> int:
     """The number of devices of this process, also in SPMD mode. Starts the client, except on the CPU."""
-    if _client is None and device_kind() == "CPU":
+    if _client is None and config.TARGET.get() is None and device_kind() == "CPU":
         return config.CPU_NUM_DEVICES.get()
     return len(client().devices)
 
@@ -392,9 +439,10 @@ def recorder_of(device: torch.device | str | int | None) -> Recorder:
 
 def jax_device(recorder: Recorder) -> jax.Device:
     """The jax device that `recorder` records for."""
-    return client().devices[recorder.index]
+    return placement_of(recorder).device
 
 
 def placement_of(recorder: Recorder) -> Placement:
     """Where data and programs of `recorder`'s device are."""
-    return client().placements[recorder.index]
+    client()  # raises in a process forked from the one that has them
+    return _placed[recorder]

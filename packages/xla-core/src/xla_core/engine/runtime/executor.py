@@ -38,7 +38,7 @@ def watch_graphs(watcher: GraphWatcher) -> Callable[[], None]:
     return lambda: _watchers.remove(watcher)
 
 
-_last_token: dict[int, jax.Array] = {}
+_last_token: dict[Recorder, jax.Array] = {}
 
 # The programs of one graph by the rest of their keys, as long as the cache in memory has them.
 ProgramsOfGraph = WeakValueDictionary[Any, Program]
@@ -72,7 +72,7 @@ def execute(
 def program_of(recorder: Recorder, placement: Placement, graph: Graph, inputs: Inputs, siblings: ProgramsOfGraph | None = None) -> Program:
     """The program of a graph on a device, perhaps not compiled yet. siblings: programs of this graph, to look up without its long key."""
     # Besides the graph, what lowerings and passes read: an executable is for one device and one precision.
-    settings = (recorder.index, precision.get(), *pass_keys(), *placement.key(inputs.buffers))
+    settings = (recorder, precision.chosen(), *pass_keys(), *placement.key(inputs.buffers))
     if siblings is None:
         return programs().program((graph.key, *settings), inputs)
     program = siblings.get(settings)
@@ -108,10 +108,10 @@ def launch(
         arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
         if executable is None:
             # Loaded when a program is first compiled: `import torch_xla` compiles none.
-            from xla_core.engine.compile.build import Target, build
+            from xla_core.engine.compile.build import Site, build
 
-            target = Target(str(recorder.device), placement)
-            executable = build(target, graph, inputs, program, arguments, Request(region_name(), cause, line), asking_name())
+            site = Site(str(recorder.device), placement)
+            executable = build(site, graph, inputs, program, arguments, Request(region_name(), cause, line), asking_name())
         else:
             metrics.counter_add("CachedCompile")
         begin = time.perf_counter_ns()
@@ -120,8 +120,8 @@ def launch(
             results: list[jax.Array]
             *results, token = _call(recorder, graph, executable, arguments)
             keep(results)
-    # An error word is a vector, a bare token a scalar.
-    if token.ndim:
+    # An error word is a vector, a bare token a scalar. Nobody writes one for a target.
+    if token.ndim and placement.target.attached:
         faults.expect(recorder, token, graph)
     _measure(recorder, program, token, begin, placement.is_mesh, cause, line)
     return results
@@ -141,7 +141,7 @@ def _measure(
     recorder: Recorder, program: Program, token: jax.Array, begin: int, is_mesh: bool, cause: Cause | None, line: str | None
 ) -> None:
     metrics.counter_add("ExecuteReplicated" if is_mesh else "ExecuteComputation")
-    _last_token[recorder.index] = token
+    _last_token[recorder] = token
     event = Request(region_name(), cause, line).fields(program) if metrics.has_subscribers(ExecuteEvent) else {}
     called = time.perf_counter_ns() - begin
     metric = "ExecuteReplicatedTime" if is_mesh else "ExecuteTime"
@@ -150,12 +150,12 @@ def _measure(
 
 def last_launched(recorder: Recorder) -> jax.Array | None:
     """The token of the last program that was launched on the device: ready when that program and all before it have run."""
-    return _last_token.get(recorder.index)
+    return _last_token.get(recorder)
 
 
 def wait(recorder: Recorder) -> None:
     """Block until all programs launched on the device have finished; raises ExecutionError if the last one failed."""
-    token = _last_token.get(recorder.index)
+    token = _last_token.get(recorder)
     if token is None:
         return
     try:

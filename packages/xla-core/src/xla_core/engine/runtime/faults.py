@@ -21,12 +21,12 @@ class _UnreadWord:
     graph: Graph
 
 
-_unread: dict[int, deque[_UnreadWord]] = {}  # by device
+_unread: dict[Recorder, deque[_UnreadWord]] = {}
 
 
 def expect(recorder: Recorder, word: jax.Array, graph: Graph) -> None:
     """Keep `word`, to be read by `look`."""
-    _unread.setdefault(recorder.index, deque()).append(_UnreadWord(word, graph))
+    _unread.setdefault(recorder, deque()).append(_UnreadWord(word, graph))
 
 
 def look(recorder: Recorder, wait: bool) -> None:
@@ -34,7 +34,7 @@ def look(recorder: Recorder, wait: bool) -> None:
 
     wait: for all launched programs; else stop at the first that still runs.
     """
-    unread = _unread.get(recorder.index)
+    unread = _unread.get(recorder)
     while unread:
         try:
             launched = unread.popleft()

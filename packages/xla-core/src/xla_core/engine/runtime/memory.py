@@ -29,7 +29,7 @@ class _Peak:
     counted: int = 0
 
 
-_peaks: dict[int, _Peak] = {}
+_peaks: dict[Recorder, _Peak] = {}
 
 
 def memory_use(recorder: Recorder) -> MemoryUse:
@@ -38,7 +38,7 @@ def memory_use(recorder: Recorder) -> MemoryUse:
     On hardware that reports no peak, the peak is the most that a call has seen.
     """
     used, counted, limit = _measured(recorder)
-    peak = _peaks.setdefault(recorder.index, _Peak())
+    peak = _peaks.setdefault(recorder, _Peak())
     peak.seen = max(peak.seen, used, counted if counted > peak.counted else 0)
     return MemoryUse(used, peak.seen, limit)
 
@@ -46,7 +46,7 @@ def memory_use(recorder: Recorder) -> MemoryUse:
 def reset_peak(recorder: Recorder) -> None:
     """Count the peak from now on."""
     used, counted, _ = _measured(recorder)
-    _peaks[recorder.index] = _Peak(used, counted)
+    _peaks[recorder] = _Peak(used, counted)
 
 
 def _measured(recorder: Recorder) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.pending_graph import BLANK, Recorder, Value, buffer_value
 from xla_core.engine.placement.device_order import in_order_of, relabelled
+from xla_core.engine.placement.planned import PlannedBuffer
 from xla_core.engine.placement.sharding import Sharding, padded, sharding_constraint, stored_shape, unpadded
 
 _KEY = "sharding"
@@ -170,6 +171,8 @@ def _resharded(value: Value, sharding: Sharding) -> Value:
 def reshard(buffer: jax.Array, sharding: Any, aval: Aval) -> jax.Array:
     """A buffer of the same values with another sharding. In a job, all processes must make the same call."""
     shape = buffer.shape if aval.manual else aval.shape
+    if isinstance(buffer, PlannedBuffer):
+        return buffer.resharded(sharding, stored_shape(shape, sharding))
     with jax.enable_x64(True):  # or 64-bit elements are cut to 32
         # Where other processes have some of the shards, only a program can move them, and only a program pads.
         if buffer.is_fully_addressable and buffer.shape == shape == stored_shape(shape, sharding):

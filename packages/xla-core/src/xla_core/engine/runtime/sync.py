@@ -259,12 +259,11 @@ def retire(recorder: Recorder) -> None:
 
 def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> None:
     """Make buffers for `values`, running only the operations that they need. All else stays pending, as do the values if this raises."""
-    by_recorder: dict[int, list[Value]] = {}
+    by_recorder: dict[Recorder, list[Value]] = {}
     for value in values:
         if value.buffer is None:
-            by_recorder.setdefault(value.recorder.index, []).append(value)
-    for group in by_recorder.values():
-        recorder = group[0].recorder
+            by_recorder.setdefault(value.recorder, []).append(value)
+    for recorder, group in by_recorder.items():
         begin = time.perf_counter_ns()
         with recorder.lock:
             _measure_lock(begin)
@@ -335,7 +334,7 @@ def _read(values: Sequence[Value], beside: Sequence[Value], take: Callable[[Valu
         compute(pending)
     taken = [take(value) for value in values]
     # After the copies, which waited for these programs: their error words are ready.
-    for recorder in {value.recorder.index: value.recorder for value in values}.values():
+    for recorder in dict.fromkeys([value.recorder for value in values]):
         faults.look(recorder, wait=True)
     if pending and metrics.has_subscribers(SyncEvent):
         _announce(pending[0].recorder, line, start, time.perf_counter_ns() - begin, SyncKind.READ, Cause.VALUE_READ)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import warnings
+from functools import cache
 from typing import Any
 
 import jax
@@ -17,6 +19,8 @@ from xla_core.base.metrics import Direction, TransferEvent, Unit
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
 from xla_core.engine.placement.placement import OneDevice
+from xla_core.engine.placement.planned import PlannedBuffer, stand_in
+from xla_core.engine.placement.target import Target
 from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
 from xla_core.engine.runtime.resharding import AnnotatedStorage, buffer_sharding, reshard
@@ -62,14 +66,25 @@ def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype, copy: bool = True)
     return torch.from_numpy(np.array(array, copy=copy))
 
 
+def on_host(tensor: torch.Tensor, dtype: torch.dtype, recorder: Recorder) -> torch.Tensor:
+    """A CPU tensor of these values to upload; on meta for a device that takes no data, so that a tensor on meta has none to give."""
+    if placement_of(recorder).target.attached:
+        return tensor.to("cpu", dtype)
+    return torch.empty(tensor.shape, dtype=dtype, device="meta")
+
+
 def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Sharding | None = None, given: bool = False) -> Value:
-    """A copy of a CPU tensor on a device. sharding: as in `put`. given: the caller gives the tensor away; its memory may be used in place.
+    """A copy of a CPU tensor, or of what `on_host` made of it, on a device.
+
+    sharding: as in `put`. given: the caller gives the tensor away; its memory may be used in place.
 
     Raises UnsupportedDtypeError, RuntimeError for more dimensions than NumPy has, ExecutionError if the device is out of memory.
     """
     if tensor.dim() > _MOST_DIMS:
         raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported, found {tensor.dim()}")
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
+    if not placement_of(recorder).target.attached:  # its memory is never read, so that a tensor on meta will do
+        return buffer_value(recorder, aval, put(stand_in(aval.shape, aval.physical), recorder, sharding))
     with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
         array = to_numpy(tensor).astype(aval.physical, copy=False) if given else copied(tensor, aval.physical)
         buffer = transfer.buffer = put(array, recorder, sharding)
@@ -124,6 +139,9 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
     buffer = value.buffer
     if buffer is None:
         raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")
+    if isinstance(buffer, PlannedBuffer):
+        _warn_of_stand_ins(placement_of(value.recorder).target)
+        return stand_in(value.aval.shape, value.aval.physical), False
     try:
         transfer.wait(buffer)
         placement = placement_of(value.recorder)
@@ -138,6 +156,16 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
         return array[tuple(slice(size) for size in value.aval.shape)].copy(), True
     except RuntimeError as error:
         raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
+
+
+@cache
+def _warn_of_stand_ins(target: Target) -> None:
+    line = user_line()
+    warnings.warn(
+        f"nothing runs on the target {target.name}, so values read from it are NaN, or 0 for integers: first at {line}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def fetched(buffer: jax.Array) -> tuple[np.ndarray[Any, Any], bool]:

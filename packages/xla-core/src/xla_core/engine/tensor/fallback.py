@@ -17,6 +17,7 @@ from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.runtime.source_location import user_line
 from xla_core.engine.runtime.transfer import upload
+from xla_core.engine.tensor.data_dependent import refuse_planned
 from xla_core.engine.tensor.plain import mixed
 from xla_core.engine.tensor.schema import calling, full_name
 from xla_core.engine.tensor.tensor import XLATensor, wrap
@@ -50,6 +51,8 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
         names = " and ".join(sorted(str(owner.device) for owner in recorders))
         raise DeviceMismatchError(f"Expected all tensors to be on the same device, but found at least two devices, {names}!")
     target = next(iter(recorders), None) or recorder or current_recorder()
+    if torch.Tag.dynamic_output_shape in func.tags:
+        refuse_planned(target)
     # By identity: an argument that is passed twice is one tensor on the CPU, too.
     copies = dict(zip(map(id, tensors), cpu_copies(tensors), strict=True))
 

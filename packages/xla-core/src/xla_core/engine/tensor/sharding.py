@@ -263,18 +263,20 @@ def order_devices(order: Sequence[int]) -> None:
 
 
 def reshard_live_data(sharding: jax.sharding.Sharding) -> None:
-    """Reshard all data of this process on `xla:0`, after the devices that programs run over have changed.
+    """Reshard all data of this process on `xla:0`, after the devices that programs run over have changed; not that of other targets.
 
     Raises ExecutionError if it has tensors on other devices.
     """
     recorder = client().recorders[0]
     values = {id(tensor._storage.value): tensor._storage.value for tensor in live_tensors()}.values()
-    elsewhere = {str(value.recorder.device) for value in values if value.recorder is not recorder}
+    target = placement_of(recorder).target
+    moved = [value for value in values if placement_of(value.recorder).target is target]
+    elsewhere = {str(value.recorder.device) for value in moved if value.recorder is not recorder}
     if elsewhere:
         raise ExecutionError(f"there are tensors on {sorted(elsewhere)}, which SPMD mode does not have: delete them or move them to xla:0")
     with recorder.lock:
         pending_graph = recorder.pending_graph
-        for value in values:
+        for value in moved:
             if value.buffer is not None:
                 value.buffer = reshard(value.buffer, sharding, value.aval)
         for slot, payload in pending_graph.input_data.items():

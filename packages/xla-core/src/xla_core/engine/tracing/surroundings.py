@@ -19,7 +19,7 @@ _KEPT = 256
 def surroundings(recorder: Recorder) -> tuple[Hashable, ...]:
     """The modes that change what a function records."""
     return (
-        recorder.index,
+        recorder,
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("xla") and torch.get_autocast_dtype("xla"),

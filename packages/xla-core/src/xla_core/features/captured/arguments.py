@@ -48,7 +48,7 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             items += (
                 value.aval,
                 tensor._view,
-                value.recorder.index,
+                value.recorder,
                 leaf.requires_grad,
                 storage_numbers.setdefault(id(storage), len(storage_numbers)),
             )

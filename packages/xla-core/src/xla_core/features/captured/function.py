@@ -65,7 +65,7 @@ class _Variant:
 def _mode(recorder: Recorder) -> tuple[Any, ...]:
     """The caller's settings that decide what is recorded."""
     return (
-        recorder.index,
+        recorder,
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("xla"),
@@ -73,7 +73,7 @@ def _mode(recorder: Recorder) -> tuple[Any, ...]:
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        precision.get(),
+        precision.chosen(),
         *pass_keys(),
     )
 

@@ -54,7 +54,7 @@ def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tupl
         if tensor is not None:
             storage = tensor._storage
             value = storage.value
-            key.append((value.recorder.index, value.aval, tensor._view, storages.setdefault(id(storage), len(storages))))
+            key.append((value.recorder, value.aval, tensor._view, storages.setdefault(id(storage), len(storages))))
         elif type(arg) in PLAIN and arg.is_cpu:  # its value is read at each call
             key.append((arg.dtype, arg.shape))
         elif isinstance(arg, float):

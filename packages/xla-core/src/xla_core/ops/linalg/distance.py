@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops import precision
 from xla_core.ops.axes import axis
 from xla_core.ops.facts import Autocast
 from xla_core.ops.index.index import take_rows
@@ -37,7 +36,7 @@ def _euclidean(x: jax.Array, y: jax.Array) -> jax.Array:
     left = lax.concatenate([lax.mul(x, lax.full_like(x, -2)), x_norm, lax.full_like(x_norm, 1)], last)
     right = lax.concatenate([y, lax.full_like(y_norm, 1), y_norm], last)
     batch = tuple(range(last - 1))
-    squares = lax.dot_general(left, right, (((last,), (last,)), (batch, batch)), precision=precision.current())
+    squares = lax.dot_general(left, right, (((last,), (last,)), (batch, batch)))
     return lax.sqrt(lax.max(squares, lax.full_like(squares, 0)))
 
 

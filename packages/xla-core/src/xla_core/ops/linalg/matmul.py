@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from xla_core.ops import precision
 from xla_core.ops.elementwise.activation import gelu, relu
 from xla_core.ops.facts import Autocast
-from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, is_complex, is_float
+from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, is_complex
 from xla_core.ops.table import Context, op, scalar, without_lowering
 
 Axes = Sequence[int]
@@ -23,9 +22,8 @@ def contract(a: jax.Array, b: jax.Array, axes: tuple[Axes, Axes], batch: tuple[A
     dtype = compute_dtype(a.dtype)
     if dtype.kind in "iu" and dtype.itemsize < 4:
         dtype = np.dtype(np.int32)
-    inexact = is_float(dtype) or is_complex(dtype)
     numbers = ((tuple(axes[0]), tuple(axes[1])), (tuple(batch[0]), tuple(batch[1])))
-    return lax.dot_general(a, b, numbers, precision=precision.current() if inexact else None, preferred_element_type=dtype)
+    return lax.dot_general(a, b, numbers, preferred_element_type=dtype)
 
 
 def matrix_product(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -186,7 +184,7 @@ def trilinear(
     specs = ["".join(n for n, size, whole in zip(names, x.shape, full, strict=True) if size == whole) for x in (a, b, c)]
     squeezed = [lax.squeeze(x, [i for i, (size, whole) in enumerate(zip(x.shape, full, strict=True)) if size != whole]) for x in (a, b, c)]
     out = "".join(n for i, n in enumerate(names) if i not in summed)
-    result = jax.numpy.einsum(f"{','.join(specs)}->{out}", *squeezed, precision=precision.current())
+    result = jax.numpy.einsum(f"{','.join(specs)}->{out}", *squeezed)
     return lax.reshape(cast(result, ctx.dtype), ctx.shape)
 
 

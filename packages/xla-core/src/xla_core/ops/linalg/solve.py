@@ -7,7 +7,6 @@ import numpy as np
 from jax import lax
 
 from xla_core.base.errors import UnsupportedOperationError
-from xla_core.ops import precision
 from xla_core.ops.facts import Autocast
 from xla_core.ops.promote import cast, expand, full, is_complex
 from xla_core.ops.table import Context, op, without_lowering
@@ -28,7 +27,7 @@ def conjugate(a: jax.Array) -> jax.Array:
 def multiply(a: jax.Array, b: jax.Array) -> jax.Array:
     """Batched a @ b."""
     lead = tuple(range(a.ndim - 2))
-    return lax.dot_general(a, b, (((a.ndim - 1,), (b.ndim - 2,)), (lead, lead)), precision=precision.current())
+    return lax.dot_general(a, b, (((a.ndim - 1,), (b.ndim - 2,)), (lead, lead)))
 
 
 def diagonal(a: jax.Array) -> jax.Array:

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops import precision
 from xla_core.ops.nn.windows import of_rank
 from xla_core.ops.promote import cast, compute_dtype, full
 from xla_core.ops.table import Context, op
@@ -188,5 +187,5 @@ def affine_grid_generator(ctx: Context, theta: jax.Array, size: Sequence[int], a
         columns.append(lax.broadcast_in_dim(steps.astype(dtype), out, (axis,)))
     base = lax.concatenate([lax.expand_dims(c, (len(out),)) for c in [*columns, lax.full(out, 1, dtype)]], len(out))
     places = lax.reshape(base, (prod(out), len(out) + 1))
-    moved = lax.dot_general(cast(theta, dtype), places, (((2,), (1,)), ((), ())), precision=precision.current())
+    moved = lax.dot_general(cast(theta, dtype), places, (((2,), (1,)), ((), ())))
     return lax.reshape(cast(lax.transpose(moved, (0, 2, 1)), ctx.dtype), ctx.shape)

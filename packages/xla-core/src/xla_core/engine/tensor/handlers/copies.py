@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from xla_core.base.private_torch import OpOverload
 from xla_core.engine.runtime.client import recorder_of
+from xla_core.engine.runtime.transfer import on_host
 from xla_core.engine.tensor.handlers.aliases import check_format
 from xla_core.engine.tensor.recorded import recording_handler
 from xla_core.engine.tensor.schema import Handler
@@ -35,7 +36,7 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = _with_shape(source)
         # The host casts a source of the target's shape; one that is broadcast is uploaded small, and the program casts it.
         fits = source.shape == target.shape
-        value = upload_to(target, source.to("cpu", target.dtype if fits else source.dtype), source)
+        value = upload_to(target, on_host(source, target.dtype if fits else source.dtype, recorder), source)
     if value.aval.shape == tuple(target.shape) and value.aval.dtype == target.dtype:
         write(target, value)
         return target
@@ -70,7 +71,8 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = kwargs.get("device")
     target = None if device is None else torch.device(device)
     if type(tensor) is not XLATensor:
-        return uploaded(_with_shape(tensor).to("cpu", dtype), recorder_of(target), tensor)
+        recorder = recorder_of(target)
+        return uploaded(on_host(_with_shape(tensor), dtype, recorder), recorder, tensor)
     if "memory_format" in kwargs:
         check_format(tensor, kwargs["memory_format"])
     if target is not None and target.type != "xla":

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import jax
 from jax import lax
 
-from xla_core.ops import precision
 from xla_core.ops.nn.conv.shape import Ints, Window
 
 
@@ -45,7 +44,6 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
         rhs_dilation=window.dilation,
         dimension_numbers=_numbers(x.ndim - 2),
         feature_group_count=window.groups,
-        precision=precision.current(),
     )
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from xla_core.ops import precision
 from xla_core.ops.linalg.matmul import matrix_product
 from xla_core.ops.nn.grouped import group_tiles
 from xla_core.ops.promote import cast, compute_dtype
@@ -36,7 +35,7 @@ def _grouped(
 
     def ragged(a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
         sizes = lax.sub(ends, lax.pad(ends, np.int32(0), [(1, -1, 0)]))
-        return lax.ragged_dot_general(a, b, sizes, numbers, precision=precision.current())
+        return lax.ragged_dot_general(a, b, sizes, numbers)
 
     def on_cpu(a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
         # XLA's grouped product sums in float32, but for the CPU: there in the dtype of the factors.

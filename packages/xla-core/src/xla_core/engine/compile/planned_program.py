@@ -1,0 +1,36 @@
+"""A program compiled for devices that are not there: it gives buffers without memory, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from xla_core.engine.placement.planned import PlannedBuffer
+
+
+class PlannedProgram:
+    """Stands for an executable. compiled: what jax made of it, with the compiler's figures and the optimized text."""
+
+    def __init__(self, compiled: jax.stages.Compiled) -> None:
+        self.compiled = compiled
+        shardings = jax.tree.leaves(compiled.output_shardings)
+        outs = zip(jax.tree.leaves(compiled.out_info), shardings, strict=True)
+        self._results = [PlannedBuffer(tuple(out.shape), out.dtype, sharding) for out, sharding in outs]
+
+    def __call__(self, *arguments: Any) -> list[PlannedBuffer]:
+        """New buffers of the results' shapes, dtypes and shardings."""
+        return [result.copy() for result in self._results]
+
+
+def lowered(function: Any, arguments: list[Any]) -> Any:
+    """A `jax.jit` function lowered for these arguments; planned buffers among them stand for what they describe."""
+    return function.lower(*[argument.spec if isinstance(argument, PlannedBuffer) else argument for argument in arguments])
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The results of a `jax.jit` function over buffers, a flat list; over planned ones, of a target, it is compiled and does not run."""
+    if any(isinstance(argument, PlannedBuffer) for argument in arguments):
+        return PlannedProgram(lowered(function, list(arguments)).compile())(*arguments)
+    return function(*arguments)
