@@ -160,8 +160,8 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
     return -jnp.take_along_axis(logarithms, labels.reshape(-1, 1), axis=1).mean()
 
 
-def training_step(model: Model, rule: Rule, params: Params, buffers: Params, inputs: Array, labels: Array) -> Steps:
-    """A step is jitted, with weights and state donated, and returns the loss."""
+def training_program(model: Model, rule: Rule) -> Any:
+    """The jitted step: weights and state, which are donated, inputs, labels → weights, state, loss."""
 
     def loss_of(weights: Params, buffers: Params, batch: Array, targets: Array) -> tuple[Array, Params]:
         logits, updated = model(weights, buffers, batch)
@@ -172,7 +172,12 @@ def training_step(model: Model, rule: Rule, params: Params, buffers: Params, inp
         moved, renewed = rule.update(weights, grads, slots)
         return moved, {**renewed, "buffers": updated}, loss
 
-    jitted = jax.jit(whole, donate_argnums=(0, 1))
+    return jax.jit(whole, donate_argnums=(0, 1))
+
+
+def training_step(model: Model, rule: Rule, params: Params, buffers: Params, inputs: Array, labels: Array) -> Steps:
+    """A step returns the loss."""
+    jitted = training_program(model, rule)
     held: list[Any] = [params, rule.start(params, buffers)]
 
     def step() -> Array:
@@ -182,15 +187,20 @@ def training_step(model: Model, rule: Rule, params: Params, buffers: Params, inp
     return step, lambda: jax.block_until_ready(held)
 
 
-def decoding_step(model: Model, params: Params, window: Array) -> Steps:
-    """A step appends the likeliest next token to a window of fixed length and returns that token [batch, 1]."""
+def decoding_program(model: Model) -> Any:
+    """The jitted step: weights, a window of fixed length, which is donated → the window with the likeliest next token, that token."""
 
     def whole(weights: Params, tokens: Array) -> tuple[Array, Array]:
         logits, _ = model(weights, {}, tokens)
         token = jnp.argmax(logits[:, -1], axis=-1, keepdims=True).astype(tokens.dtype)
         return jnp.concatenate([tokens[:, 1:], token], axis=1), token
 
-    jitted = jax.jit(whole, donate_argnums=1)
+    return jax.jit(whole, donate_argnums=1)
+
+
+def decoding_step(model: Model, params: Params, window: Array) -> Steps:
+    """A step appends the likeliest next token to a window of fixed length and returns that token [batch, 1]."""
+    jitted = decoding_program(model)
     held = [window]
 
     def step() -> Array:

@@ -79,8 +79,10 @@ def test_private_names_stay_in_their_modules() -> None:
 # What touches the environment beside the tables of settings, and why.
 ENVIRONMENT: dict[str, str] = {
     "xla-core/src/xla_core/base/config.py": "reads and writes for all tables",
+    "xla-core/src/xla_core/engine/placement/topologies.py": "sets what the compiler of TPUs asks for where there is none",
     "xla-core/src/xla_core/features/captured/search.py": "looks which variables the user's function reads",
     "xla-core/src/xla_core/legacy/utils.py": "helpers by which users read their own variables",
+    "xla-debug/src/xla_debug/commands/plan.py": "hands the whole environment on to the program that it plans",
     "xla-debug/src/xla_debug/commands/run.py": "hands the whole environment on to the program that it runs",
     "xla-distributed/src/xla_distributed/job/coordinator.py": "hands the whole environment on to the coordinator",
 }
@@ -216,3 +218,19 @@ def test_package_readme_is_short_and_starts_with_an_example(package: Path) -> No
     lines = (package / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 60
     assert "```python" in lines[:24]
+
+
+_OF_THE_PROCESS = {"devices", "local_devices", "default_backend", "device_count", "local_device_count", "process_count", "process_index"}
+
+
+def test_lowerings_ask_their_context_and_not_the_process() -> None:
+    """What a program is compiled for need not be what this process has."""
+    core = ROOT / "packages/xla-core/src/xla_core"
+    asking = [
+        f"{file.relative_to(core)}:{node.lineno}"
+        for folder in ("ops", "features/kernels")
+        for file in sorted((core / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in _OF_THE_PROCESS and isinstance(node.value, ast.Name) and node.value.id == "jax"
+    ]
+    assert not asking

@@ -1,6 +1,6 @@
 """Upstream's extension module: the names that client code calls, over our own runtime."""
 
-from xla_core.api import device_plugins
+from xla_core.api import device_plugins, precision
 from xla_core.api.device_plugins import PjRtPlugin as PjRtPlugin
 from xla_core.features.amp.steps import _xla_adam_optimizer_step_ as _xla_adam_optimizer_step_
 from xla_core.features.amp.steps import _xla_sgd_optimizer_step_ as _xla_sgd_optimizer_step_
@@ -165,7 +165,9 @@ from xla_core.legacy.xlac.text import _xla_tensors_report as _xla_tensors_report
 _register_pjrt_plugin = device_plugins.register_pjrt_plugin
 _xla_dynamic_expand = dynamic_reshape.dynamic_expand
 _xla_dynamic_view = dynamic_reshape.dynamic_view
-del device_plugins, dynamic_reshape
+_xla_get_mat_mul_precision = precision.get_mat_mul_precision
+_xla_set_mat_mul_precision = precision.set_mat_mul_precision
+del device_plugins, dynamic_reshape, precision
 
 __all__ = [name for name in dir() if not name.startswith("__") and name != "_attribute"]
 

@@ -43,8 +43,8 @@ def test_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tmp_pa
         import os, sys
         from pathlib import Path
         import torch_xla.runtime as xr
-        from xla_core.engine.runtime import client
-        client._default_kind.__defaults__ = (Path({str(tmp_path)!r}),)
+        from xla_core.engine.runtime import placing
+        placing.default_kind.__defaults__ = (Path({str(tmp_path)!r}),)
         assert "PJRT_DEVICE" not in os.environ
         print(xr.device_type(), os.environ["PJRT_DEVICE"], file=sys.stderr)
     """

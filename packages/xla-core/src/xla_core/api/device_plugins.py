@@ -12,7 +12,7 @@ from typing import Any
 from xla_core.api.job import topology
 from xla_core.base import config, private_jax
 from xla_core.base.errors import ExecutionError, RegistrationError, UnknownDeviceError
-from xla_core.engine.runtime import client
+from xla_core.engine.runtime import client, placing
 
 GROUP = "torch_xla.plugins"
 
@@ -85,7 +85,7 @@ def _register(entries: Iterable[EntryPoint]) -> None:
 
 def _look_for(kind: str | None) -> None:
     """Register the installed plugin of a hardware kind, unless jax knows the kind or a call has registered a plugin for it."""
-    if kind is not None and kind not in client.FAMILIES and kind not in _plugins:
+    if kind is not None and kind not in placing.FAMILIES and kind not in _plugins:
         _register(entry for entry in entry_points(group=GROUP) if entry.name.upper() == kind)
 
 
@@ -124,7 +124,7 @@ def _start() -> None:
             plugin.configure_multiprocess(here.local_rank, here.local_count)
         else:
             plugin.configure_single_process()
-    if kind in client.FAMILIES or kind in _with_jax:
+    if kind in placing.FAMILIES or kind in _with_jax:
         return
     try:
         private_jax.register_jax_plugin(kind.lower(), plugin.library_path(), plugin.client_create_options())

@@ -461,7 +461,7 @@ def test_programs_that_xla_refuses_are_compiled_again_with_one_warning(filled: P
 
 def test_another_build_of_the_native_library_has_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = []
-    assert disk._native_libraries()
+    assert disk._native_libraries("cpu")
     for build in ("one", "other"):
         site = tmp_path / build
         (site / "jaxlib-0.10.2.dist-info").mkdir(parents=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -11,10 +12,14 @@ from xla_core.base.accelerators import GPUS, TPUS
 from xla_core.base.errors import UnknownDeviceError
 from xla_core.engine.placement.topologies import standard_shape, target_named
 
-has_tpus = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: hatch run targets:test")
-has_gpus = pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs jax-cuda13-plugin: hatch run targets:test"
-)
+
+def with_compiler(module: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Mark a test that needs the compiler in a module."""
+    skipped = pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"needs {module}: hatch run targets:test")
+    return lambda test: pytest.mark.targets(skipped(test))
+
+
+with_tpus, with_gpus = with_compiler("libtpu"), with_compiler("jax_cuda13_plugin")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ def test_a_missing_compiler_is_named_with_its_command() -> None:
         target_named("v5e:2x2")
 
 
-@has_tpus
+@with_tpus
 @pytest.mark.parametrize("kind", TPUS)
 @pytest.mark.parametrize("chips", [1, 4, 16])
 def test_every_generation_has_its_devices(kind: str, chips: int) -> None:
@@ -55,13 +60,13 @@ def test_every_generation_has_its_devices(kind: str, chips: int) -> None:
     assert target_named(f"{kind}-{chips * cores}").shape == target.shape
 
 
-@has_tpus
+@with_tpus
 def test_a_shape_that_there_is_not_is_refused_by_the_compiler() -> None:
     with pytest.raises(UnknownDeviceError, match="the compiler for v5e:3x3 refuses it: .*not divisible"):
         target_named("v5e:3x3")
 
 
-@has_gpus
+@with_gpus
 @pytest.mark.parametrize("kind", GPUS)
 @pytest.mark.parametrize("count", [1, 8])
 def test_every_gpu_has_its_devices(kind: str, count: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xla_core.engine.runtime import client
+from xla_core.engine.runtime import placing
 
 Run = Callable[..., str]
 
@@ -106,6 +106,6 @@ def test_the_default_kind_and_what_it_leaves_unused(
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in wheels else None)
-    chosen, left = client._default_kind(tmp_path)
+    chosen, left = placing.default_kind(tmp_path)
     assert chosen == kind
     assert left is None if unused is None else left is not None and re.search(unused, left)

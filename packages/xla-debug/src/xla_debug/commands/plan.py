@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from xla_debug.commands import file_io
-from xla_debug.plan.checks import broken, parse_bytes, parse_seconds
+from xla_debug.commands.plan_limits import broken, parse_bytes, parse_seconds
 from xla_debug.plan.schema import Plan, from_json, to_json
 
 
@@ -23,6 +23,12 @@ from xla_debug.plan.schema import Plan, from_json, to_json
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--json", type=file_io.FILE, help="Write the plan as JSON.")
 @click.option("--html", type=file_io.FILE, help="Write one page that needs no network.")
+@click.option(
+    "--cache",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the programs, for processes that have the devices.",
+)
 @click.option("--fits", is_flag=True, help="Exit with 1 unless all compiles and fits into the devices' memory.")
 @click.option("--memory", metavar="SIZE", help="Exit with 1 if a device needs more, such as 30GiB.")
 @click.option("--step-time", metavar="TIME", help="Exit with 1 if a step is estimated to take longer, such as 2s or 150ms.")
@@ -34,6 +40,7 @@ def command(
     module: bool,
     json: str | None,
     html: str | None,
+    cache: Path | None,
     fits: bool,
     memory: str | None,
     step_time: str | None,
@@ -51,7 +58,7 @@ def command(
         limits = (None if memory is None else parse_bytes(memory), None if step_time is None else parse_seconds(step_time))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    plan, exit_code = _planned(target, steps, module, script, args)
+    plan, exit_code = _planned(target, steps, cache, module, script, args)
     problems = broken(plan, fits, *limits)
     if json:
         file_io.write(to_json(plan), json)
@@ -68,12 +75,24 @@ def command(
     sys.exit(exit_code or (1 if problems else 0))
 
 
-def _planned(target: str, steps: int, module: bool, script: str, args: tuple[str, ...]) -> tuple[Plan, int]:
+def _planned(target: str, steps: int, cache: Path | None, module: bool, script: str, args: tuple[str, ...]) -> tuple[Plan, int]:
     """The plan that a process of its own makes, and its exit code. A crash of the compiler ends that process only."""
     with tempfile.TemporaryDirectory(prefix="xla-debug-plan-") as folder:
         file = Path(folder) / "plan.json"
-        command_line = [sys.executable, "-m", "xla_debug.plan.script", str(file), str(steps), "module" if module else "file", script, *args]
+        command_line = [
+            sys.executable,
+            "-m",
+            "xla_debug.plan.script",
+            str(file),
+            target,
+            str(steps),
+            "module" if module else "file",
+            script,
+            *args,
+        ]
         environment = {**os.environ, "XLA_TARGET": target}
+        if cache is not None:
+            environment["XLA_PERSISTENT_CACHE_PATH"] = str(cache.absolute())
         # Nothing here may look for devices, of which another plugin has perhaps none.
         environment.setdefault("JAX_PLATFORMS", "cpu")
         ended = subprocess.run(command_line, env=environment, check=False)

@@ -18,6 +18,7 @@ from xla_debug.plan.schema import Buffer, Cost, ProgramPlan, Traffic
 from xla_debug.plan.traffic import Collective, axis_of, collective
 from xla_debug.plan.work import Step, steps
 from xla_debug.profiling.hlo_origins import Origin, origins
+from xla_debug.profiling.wire_format import text_field
 
 _MOST_ROWS, _MOST_BUFFERS, _MOST_POINTS, _MOST_COPIES = 200, 10, 400, 4
 
@@ -27,88 +28,104 @@ def described(compiled: Any, kind: str, devices: Sequence[Any], mesh: Mapping[st
     stats = compiled.memory_analysis()
     module = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
     program = Program(module)
-    made_by = origins(b"\x0a" + _length(len(module)) + module)
-    speed = SPEEDS.get(kind)
-    rows: dict[tuple[str, str | None], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
-    traffic: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    flying: dict[int, float] = {}
-    sums: dict[str, float] = defaultdict(float)
-    counts: Counter[str] = Counter()
+    made_by = origins(text_field(1, module))
+    sums = _Sums(program, made_by, SPEEDS.get(kind), devices, mesh)
     for step in steps(program):
-        op = step.instruction
-        exchanged = collective(program, op, len(devices))
-        seconds = _compute_seconds(step, speed)
-        sums["flops"] += step.flops * step.times
-        sums["nbytes"] += step.nbytes * step.times
-        if speed is not None:
-            sums["memory"] += step.times * step.nbytes / speed.memory
-            sums["compute"] += step.times * step.flops / _peak(op, program, speed)
-        if op.opcode in ("copy", "transpose") or op.opcode == "copy-start":
-            counts["copies"] += step.times
-        if op.opcode == "custom-call" and not step.cycles:
-            counts["unknown"] += step.times
-        if op.opcode.endswith("-done"):
-            sums["exposed"] += step.times * flying.pop(next(iter(op.operands), 0), 0.0)
-            continue
-        if exchanged is not None:
-            on_links = 0.0 if speed is None else _link_seconds(exchanged, devices, speed)
-            row = traffic[exchanged.kind, axis_of(exchanged.first, mesh) or f"{exchanged.size} devices"]
-            for position, value in enumerate((step.times, step.times * exchanged.sent, step.times * on_links * 1000)):
-                row[position] += value
-            sums["links"] += step.times * on_links
-            if op.opcode.endswith("-start"):
-                flying[op.id] = on_links
-                continue
-            sums["exposed"] += step.times * on_links
-            seconds = 0.0
-        for waiting in flying:
-            flying[waiting] = max(0.0, flying[waiting] - seconds)
-        sums["busy"] += step.times * seconds
-        if step.cycles and speed is not None and speed.clock:
-            sums["cycles"] += step.times * seconds
-        origin = _origin(op, program, made_by)
-        for position, value in enumerate((step.times, step.times * step.flops, step.times * step.nbytes, step.times * seconds * 1000)):
-            rows[origin.operator, origin.line][position] += value
-    total = sums["busy"] + sums["exposed"]
+        sums.add(step)
     held = memory(program)
     return ProgramPlan(
         **known,
+        **sums.fields(),
         arguments=stats.argument_size_in_bytes,
         results=stats.output_size_in_bytes,
         reused=stats.alias_size_in_bytes,
         temporaries=stats.temp_size_in_bytes,
         code=stats.generated_code_size_in_bytes,
         peak=stats.peak_memory_in_bytes,
-        flops=sums["flops"],
-        nbytes=sums["nbytes"],
-        ms=1000 * total,
-        compute_ms=1000 * sums["compute"],
-        memory_ms=1000 * sums["memory"],
-        links_ms=1000 * sums["links"],
-        exposed_ms=1000 * sums["exposed"],
-        cycles=sums["cycles"] / total if total else 0.0,
-        unknown=counts["unknown"],
-        copies=counts["copies"],
-        costs=[
-            Cost(operator, line, int(times), flops, int(nbytes), ms)
-            for (operator, line), (times, flops, nbytes, ms) in sorted(rows.items(), key=lambda row: -row[1][3])[:_MOST_ROWS]
-        ],
-        traffic=[
-            Traffic(collective_kind, axis, int(count), nbytes, ms)
-            for (collective_kind, axis), (count, nbytes, ms) in sorted(traffic.items(), key=lambda row: -row[1][2])
-        ],
         buffers=[_buffer(item.instruction, item.nbytes, program, made_by) for item in held.largest[:_MOST_BUFFERS] if item.nbytes],
         schedule=_thinned(held.temporaries),
     )
 
 
-def _compute_seconds(step: Step, speed: Speed | None) -> float:
+class _Sums:
+    """Sums over the steps of a program, in their order."""
+
+    def __init__(
+        self, program: Program, made_by: Mapping[str, Origin], speed: Speed | None, devices: Sequence[Any], mesh: Mapping[str, int]
+    ) -> None:
+        self._program, self._made_by, self._speed, self._devices, self._mesh = program, made_by, speed, devices, mesh
+        self._rows: dict[tuple[str, str | None], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+        self._traffic: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        self._flying: dict[int, float] = {}  # seconds of collectives that run beside other work, not covered yet
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
+        self._flops = self._nbytes = 0.0
+
+    def add(self, step: Step) -> None:
+        """Add a step."""
+        op, times, speed = step.instruction, step.times, self._speed
+        self._flops += step.flops * times
+        self._nbytes += step.nbytes * times
+        if speed is not None:
+            self._seconds["memory"] += times * step.nbytes / speed.memory
+            self._seconds["compute"] += times * step.flops / _peak(op, self._program, speed)
+        self._counts["copies"] += times * (op.opcode in ("copy", "transpose", "copy-start"))
+        self._counts["unknown"] += times * (op.opcode == "custom-call" and not step.cycles)
+        if op.opcode.endswith("-done"):
+            self._seconds["exposed"] += times * self._flying.pop(next(iter(op.operands), 0), 0.0)
+        elif (exchanged := collective(self._program, op, len(self._devices))) is not None:
+            self._exchange(op, exchanged, times)
+        else:
+            self._compute(step)
+
+    def _exchange(self, op: Instruction, exchanged: Collective, times: int) -> None:
+        on_links = 0.0 if self._speed is None else _link_seconds(exchanged, self._devices, self._speed)
+        row = self._traffic[exchanged.kind, axis_of(exchanged.first, self._mesh) or f"{exchanged.size} devices"]
+        for position, value in enumerate((times, times * exchanged.sent, times * on_links * 1000)):
+            row[position] += value
+        self._seconds["links"] += times * on_links
+        if op.opcode.endswith("-start"):
+            self._flying[op.id] = on_links
+        else:
+            self._seconds["exposed"] += times * on_links
+
+    def _compute(self, step: Step) -> None:
+        seconds, times = _compute_seconds(step, self._program, self._speed), step.times
+        for waiting in self._flying:
+            self._flying[waiting] = max(0.0, self._flying[waiting] - seconds)
+        self._seconds["busy"] += times * seconds
+        if step.cycles and self._speed is not None and self._speed.clock:
+            self._seconds["cycles"] += times * seconds
+        origin = _origin(step.instruction, self._program, self._made_by)
+        for position, value in enumerate((times, times * step.flops, times * step.nbytes, times * seconds * 1000)):
+            self._rows[origin.operator, origin.line][position] += value
+
+    def fields(self) -> dict[str, Any]:
+        """The sums, by the names of the plan's fields."""
+        seconds = self._seconds
+        total = seconds["busy"] + seconds["exposed"]
+        costs = sorted(self._rows.items(), key=lambda row: -row[1][3])[:_MOST_ROWS]
+        traffic = sorted(self._traffic.items(), key=lambda row: -row[1][2])
+        return {
+            "flops": self._flops,
+            "nbytes": self._nbytes,
+            "ms": 1000 * total,
+            **{f"{name}_ms": 1000 * seconds[name] for name in ("compute", "memory", "links", "exposed")},
+            "cycles": seconds["cycles"] / total if total else 0.0,
+            "unknown": self._counts["unknown"],
+            "copies": self._counts["copies"],
+            "costs": [Cost(*key, int(times), flops, int(nbytes), ms) for key, (times, flops, nbytes, ms) in costs],
+            "traffic": [Traffic(*key, int(count), nbytes, ms) for key, (count, nbytes, ms) in traffic],
+        }
+
+
+def _compute_seconds(step: Step, program: Program, speed: Speed | None) -> float:
     if speed is None:
         return 0.0
     if speed.clock and step.cycles:
         return step.cycles / speed.clock
     # Without cycles, on a TPU: copies between memories, and kernels of the user's.
-    return max(step.flops / speed.flops_bf16, step.nbytes / speed.memory)
+    return max(step.flops / _peak(step.instruction, program, speed), step.nbytes / speed.memory)
 
 
 def _peak(op: Instruction, program: Program, speed: Speed) -> float:
@@ -149,12 +166,3 @@ def _thinned(values: Sequence[int]) -> list[int]:
     """At most so many numbers, each the largest of its neighbours."""
     size = -(-len(values) // _MOST_POINTS) or 1
     return [max(values[begin : begin + size]) for begin in range(0, len(values), size)]
-
-
-def _length(value: int) -> bytes:
-    """A length as protocol buffers write it."""
-    parts = []
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*parts, value])

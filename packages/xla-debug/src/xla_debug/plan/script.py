@@ -1,4 +1,4 @@
-"""Run a script on a target, in a process of its own: `python -m xla_debug.plan.script FILE STEPS module|file SCRIPT ARGS…`.
+"""Run a script on a target, in a process of its own: `python -m xla_debug.plan.script FILE TARGET STEPS module|file SCRIPT ARGS…`.
 
 The plan is written after each program and step, so that it is there whatever ends the process. After the last step the process ends at
 once: nothing that the script would do then, such as saving a model without values, is done.
@@ -23,7 +23,7 @@ from xla_debug.plan.hardware import SPEEDS
 from xla_debug.plan.schema import Plan, ProgramPlan, State, to_json
 from xla_debug.secret_values import hide_in_arguments
 
-events, files, graph, targets, tensors = core.events, core.files, core.graph, core.targets, core.tensors
+events, files, graph, metrics, targets, tensors = core.events, core.files, core.graph, core.metrics, core.targets, core.tensors
 
 
 class Planner:
@@ -104,16 +104,23 @@ def _mesh() -> dict[str, int]:
 
 
 def _state() -> State:
-    """What lives on a device between programs. Tensors that show the same data count once."""
-    optimizers = _all_of(torch.optim.Optimizer)
+    """What lives on a device between programs. A buffer counts once, for the first of parameters, gradients, optimizers that shows it."""
     parameters = _all_of(torch.nn.Parameter)
-    kept = [value for item in optimizers for row in item.state.values() for value in _tensors(row)]
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    seen: set[Any] = set()
-    of_parameters, of_gradients, of_optimizers = (_bytes(group, seen) for group in (parameters, gradients, kept))
-    others = _all_of(tensors.XLATensor)
-    replicated = _bytes([parameter for parameter in parameters if _is_replicated(parameter)], set())
-    return State(of_parameters, of_gradients, of_optimizers, _bytes(others, seen), replicated)
+    of_parameters = {id(parameter) for parameter in parameters}
+    of_gradients = {id(parameter.grad) for parameter in parameters}
+    rows = [row for item in _all_of(torch.optim.Optimizer) for row in item.state.values() if isinstance(row, dict)]
+    of_optimizers = {id(value) for row in rows for value in row.values()}
+    sizes = dict.fromkeys(("parameters", "gradients", "optimizer", "other", "replicated"), 0)
+    for live in metrics.live_buffers():
+        shown = {id(tensor) for tensor in live.tensors}
+        nbytes = live.array.addressable_data(0).nbytes
+        kind = next(
+            (name for name, ids in zip(sizes, (of_parameters, of_gradients, of_optimizers), strict=False) if ids & shown),
+            "other",
+        )
+        sizes[kind] += nbytes
+        sizes["replicated"] += nbytes if kind == "parameters" and live.array.is_fully_replicated else 0
+    return State(**sizes)
 
 
 def _all_of(kind: type[Any]) -> list[Any]:
@@ -121,41 +128,12 @@ def _all_of(kind: type[Any]) -> list[Any]:
     return [item for item in gc.get_objects() if issubclass(type(item), kind)]
 
 
-def _tensors(row: Any) -> list[torch.Tensor]:
-    values = row.values() if isinstance(row, dict) else ()
-    return [value for value in values if isinstance(value, torch.Tensor)]
-
-
-def _buffer(tensor: torch.Tensor) -> Any:
-    """The buffer of a tensor; None for one that is pending, or elsewhere."""
-    if tensors.tensor_behind(tensor) is None or tensors.is_pending(tensor):
-        return None
-    return tensors.buffer_of(tensor)
-
-
-def _bytes(items: list[Any], seen: set[Any]) -> int:
-    """Bytes of one device for tensors whose data is not among `seen`, which then has it."""
-    total = 0
-    for item in items:
-        buffer = _buffer(item)
-        if buffer is None or (key := tensors.alias_key(item)) in seen:
-            continue
-        seen.add(key)
-        total += buffer.addressable_data(0).nbytes
-    return total
-
-
-def _is_replicated(tensor: torch.Tensor) -> bool:
-    buffer = _buffer(tensor)
-    return buffer is not None and buffer.is_fully_replicated
-
-
 def main(arguments: list[str]) -> None:
     """Run the script; its exit code is this process's, 1 if it ends with an error."""
-    path, steps, kind, script, *rest = arguments
+    path, name, steps, kind, script, *rest = arguments
     sys.argv = [script, *rest]
     # Before the script: its own settings of jax must not start devices that are not the target's.
-    target = targets.target_named(os.environ["XLA_TARGET"])
+    target = targets.target_named(name)
     planner = Planner(Path(path), int(steps), hide_in_arguments([script, *rest]), target)
     planner.write()
     planner.start()

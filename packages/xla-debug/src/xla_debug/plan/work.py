@@ -45,6 +45,10 @@ def collective_of(instruction: Instruction) -> str | None:
     return opcode if opcode in _COLLECTIVES else None
 
 
+def _ends_collective(instruction: Instruction) -> bool:
+    return instruction.opcode.removesuffix("-done") in _COLLECTIVES
+
+
 def steps(program: Program) -> Iterator[Step]:
     """The instructions that take time, in the order in which they first run."""
     yield from _within(program, program.entry, 1)
@@ -52,7 +56,7 @@ def steps(program: Program) -> Iterator[Step]:
 
 def _within(program: Program, computation: Computation, times: int) -> Iterator[Step]:
     for instruction in computation.instructions:
-        if instruction.opcode in _FREE or instruction.opcode.endswith("-done"):
+        if instruction.opcode in _FREE or (instruction.opcode.endswith("-done") and not _ends_collective(instruction)):
             continue
         if instruction.opcode in _CALLS:
             inside = times * (instruction.trips if instruction.opcode == "while" else 1)
@@ -64,6 +68,8 @@ def _within(program: Program, computation: Computation, times: int) -> Iterator[
 
 def _traffic(program: Program, instruction: Instruction) -> int:
     """Bytes that an instruction reads from main memory and writes there."""
+    if instruction.opcode.endswith("-done"):
+        return 0
     if instruction.opcode.endswith("-start") and collective_of(instruction) is None:
         return instruction.nbytes  # a copy between memories
     read = sum(program.by_id[number].nbytes for number in instruction.operands if number in program.by_id)

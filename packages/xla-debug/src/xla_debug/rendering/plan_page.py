@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from html import escape
 from importlib import resources
 
-from xla_debug.plan.advice import advice
 from xla_debug.plan.schema import Plan
 from xla_debug.printable_text import printable
 from xla_debug.rendering.formatting import size
+from xla_debug.rendering.plan_advice import advice
 from xla_debug.rendering.plan_sections import Section, pace, sections, subject, verdict
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -8,9 +8,9 @@ from itertools import zip_longest
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from xla_debug.plan.advice import advice
 from xla_debug.plan.schema import Plan
 from xla_debug.rendering.formatting import size
+from xla_debug.rendering.plan_advice import advice
 from xla_debug.rendering.plan_sections import Section, pace, sections, subject, verdict
 from xla_debug.rendering.tables import Bar, Cell, indented, plain, section
 

@@ -12,7 +12,7 @@ from typing import Any
 from xla_core.base import config, metrics
 from xla_core.base.budgets import spent
 from xla_core.base.dtypes import check_conversions
-from xla_core.base.errors import LoweringError
+from xla_core.base.errors import LoweringError, XlaError
 from xla_core.base.metrics import Cause, CompileEvent, Unit
 from xla_core.engine.compile import disk
 from xla_core.engine.compile.cache import Program
@@ -87,6 +87,7 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
         function = partial(jitted, graph, constants, placement, name=name, checked=checked)
         _, compiled = _compile(site, graph, inputs, layout, function, entered)
         executable: Executable = PlannedProgram(compiled)
+        disk.store(program.graph_hash, graph, compiled, entered, placement)  # for the processes that have the devices
         _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
     elif config.REFERENCE.get() and can_evaluate(placement):
         executable = reference(graph, constants, placement, layout, checked)
@@ -135,6 +136,8 @@ def _compile(
     try:
         # Outside of the next `try`: a failing lowering raises LoweringError itself, with its place in the graph.
         stage = lowered(function, arguments)
+    except XlaError:
+        raise
     except NotImplementedError as error:  # jax has no rule for something on this platform
         raise LoweringError(f"a program of {len(graph.parts.operations)} operations cannot run on {_where(site)}: {error}") from error
     try:

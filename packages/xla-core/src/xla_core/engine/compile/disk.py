@@ -5,7 +5,8 @@ pickle of native code, so an entry is only as trustworthy as its file: folder an
 by nobody else, and links are not followed. Whatever does not fit (foreign, truncated, of another program or version) is ignored
 with one warning, and the program is compiled.
 
-The key covers the source of every lowering: of this package, and of the packages that registered the program's other operations.
+The key covers the source of every lowering: of this package, and of the packages that registered the program's other operations. It does
+not cover who compiled: what one process made for a target that it has not, all processes find that have such devices.
 """
 
 from __future__ import annotations
@@ -162,9 +163,10 @@ def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], placement
 
 
 def _identity(key: str, graph: Graph, arguments: list[Any], placement: Placement) -> Identity:
-    device = placement.device
-    ids = [device.id, *(other.id for other in placement.devices), jax.process_count()]
-    environment = f"{_environment(device)}\n{sorted(compiler_options(device.platform).items())}"
+    devices = placement.devices
+    # Of a program over several devices all their processes have the same.
+    ids = [*[device.id for device in devices], len({device.process_index for device in devices})]
+    environment = f"{_environment(devices[0])}\n{sorted(compiler_options(devices[0].platform).items())}"
     name = hashlib.sha256(f"{key}\n{ids}\n{environment}\n{_lowerings(graph)}".encode()).hexdigest()
     return Identity(name, _interface(graph, arguments), environment)
 
@@ -257,7 +259,7 @@ def _environment(device: jax.Device) -> str:
         _tree_digest(_HERE),
         jax.__version__,
         jaxlib_version,
-        *_native_libraries(),
+        *_native_libraries(device.platform),
         torch.__version__,
         device.platform,
         device.device_kind,
@@ -265,15 +267,19 @@ def _environment(device: jax.Device) -> str:
         str(device.client.device_count()),
         config.XLA_FLAGS.get() or "",
         conversions(),
-        _processor(),
+        *([_processor()] if device.platform == "cpu" else []),
     ]
     return "\n".join(parts)
 
 
 @cache
-def _native_libraries() -> list[str]:
-    """Digests of the libraries that compile and run programs, since builds of one version differ; recorded in wheels, else read."""
-    brought_by = {"jaxlib", "libtpu", *(entry.dist.name for entry in entry_points(group="jax_plugins") if entry.dist is not None)}
+def _native_libraries(platform: str) -> list[str]:
+    """Digests of the libraries that compile and run programs, since builds of one version differ; recorded in wheels, else read.
+
+    Those of other platforms do not count: where programs are compiled for devices that are elsewhere, they are not the same.
+    """
+    plugins = {entry.dist.name for entry in entry_points(group="jax_plugins") if entry.dist is not None}
+    brought_by = {"cpu": {"jaxlib"}, "tpu": {"libtpu"}}.get(platform, plugins)
     digests = []
     for name in sorted(brought_by):
         for file in next((distribution.files for distribution in Distribution.discover(name=name)), None) or ():

@@ -96,7 +96,6 @@ def _tpus(name: str, generation: str, shape: tuple[int, ...]) -> Target:
         raise UnknownDeviceError(f"the target {name!r} does not exist: {generation} has {kind.dimensions} dimensions, as in {example}")
     host = [min(size, most) for size, most in zip((*shape, 1)[:3], (2, 2, 1), strict=True)]
     options = {"chip_config_name": kind.config, "chips_per_host_bounds": tuple(host)}
-    _without_slice()
     topology = _described("libtpu", name, f"{kind.topology}:{_times(shape)}", "tpu", options)
     return Target(name, tuple(topology.devices), shape, kind.memory_bytes, attached=False)
 
@@ -127,18 +126,18 @@ def _described(module: str, name: str, topology: str, platform: str, options: Ma
     # Otherwise jax starts every backend that is installed, and waits for chips that are not there.
     if getattr(jax.config, "jax_platforms", None) is None:
         jax.config.update("jax_platforms", "cpu")
+    if platform == "tpu":
+        for variable, text in _NO_SLICE.items():
+            os.environ.setdefault(variable, text)
     from jax.experimental import topologies
 
     describe: Callable[..., Any] = topologies.get_topology_desc
     try:
         return describe(topology_name=topology, platform=platform, **options)
     except RuntimeError as error:
-        raise UnknownDeviceError(f"the compiler for {name} refuses it: {error}") from error
-
-
-def _without_slice() -> None:
-    for variable, text in _NO_SLICE.items():
-        os.environ.setdefault(variable, text)
+        # Plugins are loaded once, when jax first has devices; that of CUDA not without its libraries, unless JAX_PLATFORMS leaves it out.
+        late = "; set JAX_PLATFORMS=cpu before the program starts" if "not implemented" in str(error) else ""
+        raise UnknownDeviceError(f"the compiler for {name} refuses it: {error}{late}") from error
 
 
 def _config(kind: GpuKind) -> str:

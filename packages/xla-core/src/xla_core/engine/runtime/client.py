@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import torch
-from jax.sharding import Mesh as JaxMesh
 
 from xla_core.base import config, metrics
 from xla_core.base.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
 from xla_core.base.private_jax import import_dialects, leave_runtime_to_parent
 from xla_core.engine.graph import rng
 from xla_core.engine.graph.pending_graph import NO_LIMIT, ForkedPendingGraph, Lock, Recorder, forked_error
-from xla_core.engine.placement.manual import REPLICA_AXIS
-from xla_core.engine.placement.placement import Mesh, OneDevice, Placement, Replicas, over_mesh
+from xla_core.engine.placement.placement import Mesh, Placement, Replicas, over_mesh
 from xla_core.engine.placement.target import Target, attached
-from xla_core.engine.runtime.topology import topology
+from xla_core.engine.runtime import placing
 
 _logger = logging.getLogger(__name__)
-
-
-# Kinds of hardware that jax starts without a plugin of ours, as in PJRT_DEVICE, and the processor family of each.
-FAMILIES = {"CPU": "cpu", "CUDA": "gpu", "GPU": "gpu", "ROCM": "gpu", "TPU": "tpu"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,23 +198,11 @@ def device_kind() -> str | None:
     if chosen is None:
         if not config.PJRT_SELECT_DEFAULT_DEVICE.get():
             return None
-        chosen, unused = _default_kind()
+        chosen, unused = placing.default_kind()
         if unused is not None:
             _logger.warning("PJRT_DEVICE is not set: using %s, although %s", chosen, unused)
         config.PJRT_DEVICE.set(chosen)
     return chosen.split("_")[0].upper()
-
-
-def _default_kind(devices: Path = Path("/dev")) -> tuple[str, str | None]:
-    """The kind to use if the user names none, and a text about an accelerator that it leaves unused. devices: the kernel's folder."""
-    chips = any(devices.glob("accel[0-9]*"))
-    if (chips or any(devices.glob("vfio/[0-9]*"))) and importlib.util.find_spec("libtpu") is not None:
-        return "TPU", None
-    if chips:
-        return "CPU", "there seems to be a TPU: pip install 'xla-core[tpu]'"
-    if any(devices.glob("nvidia[0-9]*")):
-        return "CPU", "there is an NVIDIA GPU: pip install 'xla-core[cuda]' and set PJRT_DEVICE=CUDA"
-    return "CPU", None
 
 
 def _start() -> Client:
@@ -241,7 +220,7 @@ def _start() -> Client:
     for hook in _before_start:  # a hook may bring further ones
         hook()
     if kind == "CPU":
-        _request_cpu_devices(config.CPU_NUM_DEVICES.get())
+        placing.request_cpu_devices(config.CPU_NUM_DEVICES.get())
         if not config.PJRT_CPU_ASYNC_CLIENT.get():
             jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:
@@ -254,7 +233,7 @@ def _start() -> Client:
         # The user's own JAX code may have asked for more.
         devices = devices[: config.CPU_NUM_DEVICES.get()]
     target = attached(devices)
-    return _of_placements(kind, target, devices, _placements(devices, platform, target))
+    return _of_placements(kind, target, devices, placing.attached_placements(devices, platform, target))
 
 
 def _of_placements(kind: str, target: Target, devices: tuple[jax.Device, ...], placements: tuple[Placement, ...]) -> Client:
@@ -268,20 +247,9 @@ def _of_placements(kind: str, target: Target, devices: tuple[jax.Device, ...], p
 
 def planned(target: Target) -> Client:
     """A client for devices that are not there, of the present mode: SPMD, this process as one of several replicas, or one by one."""
-    here, devices = topology(), target.devices
-    placements: tuple[Placement, ...]
-    if config.USE_SPMD.get():
-        placements = (over_mesh(np.array(devices), devices, target),)
-    elif here.replicas and here.process_count > 1:
-        mesh = JaxMesh(np.array(devices[: here.process_count]), (REPLICA_AXIS,))
-        devices = (devices[here.process_index],)
-        placements = (Replicas(devices[0], mesh, target),)
-    else:
-        placements = tuple(OneDevice(device, target) for device in devices)
-    return _of_placements(_KINDS.get(target.platform, target.platform.upper()), target, devices, placements)
-
-
-_KINDS = {"gpu": "CUDA"}
+    placements = placing.planned_placements(target)
+    devices = (placements[0].device,) if isinstance(placements[0], Replicas) else target.devices
+    return _of_placements(placing.KINDS.get(target.platform, target.platform.upper()), target, devices, placements)
 
 
 def exchange(other: Client | None) -> Client | None:
@@ -293,31 +261,6 @@ def exchange(other: Client | None) -> Client | None:
     return previous
 
 
-def _placements(devices: tuple[jax.Device, ...], platform: str, target: Target) -> tuple[Placement, ...]:
-    here = topology()
-    if config.USE_SPMD.get():
-        metrics.counter_add("VirtualDeviceUsage")
-        return (over_mesh(_devices_of_job(devices), devices, target),)
-    if not here.replicas or here.process_count == 1:
-        return tuple(OneDevice(device, target) for device in devices)
-    connected = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
-    if len(connected) != here.process_count * len(devices):
-        raise ExecutionError(
-            f"{here.process_count} replicas see {len(connected)} devices together, this one {len(devices)}: give each process equally many"
-        )
-    # Device k of this process shares its mesh with device k of each other process, not with its neighbours here.
-    columns = np.array(connected).reshape(here.process_count, len(devices)).T
-    meshes = [JaxMesh(column, (REPLICA_AXIS,)) for column in columns]
-    return tuple(Replicas(device, mesh, target) for device, mesh in zip(devices, meshes, strict=True))
-
-
-def _devices_of_job(local: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
-    """All devices of the job, grouped by process."""
-    if topology().process_count == 1:
-        return np.array(local)
-    return np.array(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
-
-
 def enter_spmd(order: Sequence[int] | None = None) -> Mesh:
     """Enter SPMD mode while the client runs; returns the placement from now on. order: indices of the devices (None: as they are)."""
     global _client
@@ -327,26 +270,12 @@ def enter_spmd(order: Sequence[int] | None = None) -> Mesh:
             raise ExecutionError("the client does not run: it starts in SPMD mode by itself")
         if not running.placements[0].is_mesh:
             metrics.counter_add("VirtualDeviceUsage")
-        devices = _devices_of_job(running.devices)
+        devices = placing.devices_of_job(running.devices)
         mesh = over_mesh(devices if order is None else devices[list(order)], running.devices, running.target)
         # The recorder stays the same object, with its pending graph: values refer to it.
         _placed[running.recorders[0]] = mesh
         _client = replace(running, recorders=running.recorders[:1], placements=(mesh,))
     return mesh
-
-
-def _request_cpu_devices(count: int) -> None:
-    if count == 1:
-        return
-    try:
-        jax.config.update("jax_num_cpu_devices", count)
-    except RuntimeError:
-        present = len(jax.local_devices(backend="cpu"))
-        if present < count:
-            raise ExecutionError(
-                f"CPU_NUM_DEVICES={count}, but this process already runs jax with {present} CPU devices: "
-                "use the xla device before other JAX code, or give jax the same number of devices"
-            ) from None
 
 
 def physical_device_count() -> int:

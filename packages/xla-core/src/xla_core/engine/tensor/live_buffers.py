@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import jax
 import torch
 
 from xla_core.engine.graph.pending_graph import Value
+from xla_core.engine.placement.planned import PlannedBuffer
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.tensor import XLATensor
 
@@ -47,11 +49,11 @@ def live_buffers() -> list[LiveBuffer]:
     buffers: dict[int, LiveBuffer] = {}
     for value in things:
         buffer = getattr(value, "buffer", None) if type(value) is Value else None  # another thread may be making it
-        if isinstance(buffer, jax.Array) and not buffer.is_deleted():  # no placeholder
+        if isinstance(buffer, (jax.Array, PlannedBuffer)) and not buffer.is_deleted():  # no placeholder
             tensors = tuple(tensor for tensor in holders.get(id(value), ()) if id(tensor) not in hidden)
             before = buffers.get(id(buffer))
             showing = tensors if before is None else before.tensors + tensors
-            buffers[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, showing)
+            buffers[id(buffer)] = LiveBuffer(str(value.recorder.device), cast(jax.Array, buffer), showing)
     return sorted(buffers.values(), key=lambda buffer: -buffer.array.nbytes)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from xla_core.engine.runtime.client import FAMILIES, client, device_kind
+from xla_core.engine.runtime.client import client, device_kind
+from xla_core.engine.runtime.placing import FAMILIES
 from xla_core.ops.table import Context
 
 

@@ -1,0 +1,123 @@
+"""`xla-debug plan` on whole scripts, for this machine's processor as the target, which needs no other compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import forked_python
+import pytest
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "planned.py"
+WEIGHTS = 2 * 256 * 512 * 4
+BIASES = (256 + 512) * 4
+
+
+def plan(folder: Path, *options: str, kind: str = "alone", target: str = "cpu") -> subprocess.CompletedProcess[str]:
+    """`xla-debug plan` of the program; stdout is JSON if the options say so."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+    line = [sys.executable, "-m", "xla_debug", "plan", "--target", target, *options, str(PROGRAM), "--", str(folder / "after"), kind]
+    return forked_python.run(line, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def as_json(done: subprocess.CompletedProcess[str]) -> Any:
+    """What it printed; the run must have ended well."""
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_training_is_planned_and_ends_after_its_steps(tmp_path: Path) -> None:
+    report = as_json(plan(tmp_path, "--json", "-", "--steps", "3"))
+    assert report["steps"] == 3 and not (tmp_path / "after").exists(), "nothing is done without values"
+    state = report["state"]
+    assert state["parameters"] == WEIGHTS + BIASES and 2 * (WEIGHTS + BIASES) <= state["optimizer"] < 2 * (WEIGHTS + BIASES) + 64
+    assert sum(program["runs"] for program in report["programs"]) == 3
+    # Two products forward, four backward but for the gradient of the input.
+    flops = {program["flops"] for program in report["programs"]}
+    assert flops == {5 * 2 * 64 * 256 * 512}
+    assert report["fits"] and report["peak"] > state["parameters"] and report["error"] is None
+    assert all(program["line"].startswith(str(PROGRAM)) for program in report["programs"])
+
+
+def test_a_script_that_ends_before_is_planned_whole(tmp_path: Path) -> None:
+    report = as_json(plan(tmp_path, "--json", "-", "--steps", "9"))
+    assert report["steps"] == 5 and (tmp_path / "after").exists()
+
+
+def test_a_mesh_shows_in_memory_and_traffic(tmp_path: Path) -> None:
+    pytest.importorskip("xla_spmd")
+    report = as_json(plan(tmp_path, "--json", "-", kind="mesh", target="cpu:4"))
+    assert report["devices"] == 4 and report["state"]["parameters"] == WEIGHTS // 2 + BIASES
+    step = report["programs"][-1]
+    assert step["flops"] <= 5 * 2 * 64 * 256 * 512 / 2, "the batch is shared by two"
+    axes = {row["axis"] for row in step["traffic"]}
+    assert axes & {"data", "data × fsdp"} and all(row["nbytes"] > 0 for row in step["traffic"])
+
+
+def test_text_fits_eighty_columns(tmp_path: Path) -> None:
+    done = plan(tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("It fits: "), done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80 and "Memory of a device" in done.stdout
+
+
+def test_a_page_has_no_script_and_no_markup_of_the_users(tmp_path: Path) -> None:
+    done = plan(tmp_path, "--html", str(tmp_path / "plan.html"), kind="<b>alone</b>")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert "<script" not in page and "<b>alone" not in page and "&lt;b&gt;alone" in page and "Memory of a device" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [(["--memory", "1KiB"], "more than 1.0 KiB"), (["--memory", "1TiB", "--fits"], None)],
+)
+def test_limits_are_exit_codes(tmp_path: Path, options: list[str], text: str | None) -> None:
+    done = plan(tmp_path, "--json", str(tmp_path / "plan.json"), *options)
+    assert done.returncode == (0 if text is None else 1) and (text is None or text in done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--memory", "much"], "--memory is 'much', must be a number with one of"),
+        (["--step-time", "2"], "--step-time is '2'"),
+        (["--target", "v9:2x2"], "there is no target 'v9:2x2'"),
+    ],
+)
+def test_wrong_options_are_one_line(tmp_path: Path, options: list[str], text: str) -> None:
+    done = plan(tmp_path, *options)
+    assert done.returncode != 0 and text in done.stderr
+
+
+@pytest.mark.parametrize(("kind", "text"), [("raises", "ValueError: the script's own mistake"), ("crashes", "signal 11")])
+def test_what_ends_the_script_is_said_beside_what_is_known(tmp_path: Path, kind: str, text: str) -> None:
+    file = tmp_path / "plan.json"
+    done = plan(tmp_path, "--json", str(file), kind=kind)
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert done.returncode != 0 and text in report["error"] and text in done.stderr
+    assert report["steps"] == 1 and report["programs"] and not report["fits"]
+
+
+@pytest.mark.parametrize(("kind", "target"), [("alone", "cpu"), ("mesh", "cpu:4")])
+def test_programs_of_a_plan_are_there_for_who_has_the_devices(tmp_path: Path, kind: str, target: str) -> None:
+    if kind == "mesh":
+        pytest.importorskip("xla_spmd")
+    cache = tmp_path / "cache"
+    report = as_json(plan(tmp_path, "--json", "-", "--cache", str(cache), kind=kind, target=target))
+    assert len(list(cache.iterdir())) == len(report["programs"])
+    counting = f"""
+import atexit, runpy, sys
+from xla_core.abi.metrics import snapshot
+atexit.register(lambda: print({{name: snapshot().counters.get(name, 0) for name in ("UncachedCompile", "PersistentCacheHit")}}))
+sys.argv = ["planned.py", {str(tmp_path / "after")!r}, {kind!r}]
+runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
+"""
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_PERSISTENT_CACHE_PATH": str(cache), "CPU_NUM_DEVICES": target[4:] or "1"}
+    done = forked_python.run([sys.executable, "-c", counting], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "after").exists() and "'UncachedCompile': 0" in done.stdout, done.stdout
+    assert f"'PersistentCacheHit': {len(report['programs'])}" in done.stdout

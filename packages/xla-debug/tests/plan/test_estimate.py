@@ -1,0 +1,105 @@
+"""Figures of programs that jax compiles for the CPU, beside what they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from xla_debug.commands.plan_limits import parse_bytes, parse_seconds
+from xla_debug.plan.estimate import described
+from xla_debug.plan.hlo import Array
+from xla_debug.plan.schema import Plan, ProgramPlan, State, from_json, to_json
+from xla_debug.plan.traffic import Collective, axis_of
+
+
+def planned(function: Callable[..., Any], *shapes: tuple[int, ...], kind: str = "NVIDIA H100 80GB HBM3") -> ProgramPlan:
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    compiled = jax.jit(function).lower(*arguments).compile()
+    return described(compiled, kind, jax.devices(), {}, name="program", line=None, operations=1)
+
+
+def conv(x: jax.Array, w: jax.Array) -> jax.Array:
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def loop(x: jax.Array, w: jax.Array) -> jax.Array:
+    return lax.scan(lambda carry, _: (jnp.tanh(carry @ w), None), x, length=7)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "flops"),
+    [
+        (lambda a, b: a @ b, [(32, 64), (64, 16)], 2 * 32 * 64 * 16),
+        (lambda a, b: jnp.einsum("bij,bjk->bik", a, b), [(3, 32, 64), (3, 64, 16)], 3 * 2 * 32 * 64 * 16),
+        (lambda a: jnp.sin(a) + 1, [(32, 64)], 0),
+        # Of nine positions of the kernel those outside of the image are no work: (3n - 2)² of (3n)².
+        (conv, [(2, 8, 8, 3), (3, 3, 3, 5)], 2 * 2 * 3 * 5 * (3 * 8 - 2) ** 2),
+        (loop, [(32, 64), (64, 64)], 7 * 2 * 32 * 64 * 64),
+    ],
+)
+def test_operations_are_those_of_products(function: Callable[..., Any], shapes: list[tuple[int, ...]], flops: int) -> None:
+    assert planned(function, *shapes).flops == flops
+
+
+def test_memory_is_the_compilers() -> None:
+    def function(a: jax.Array) -> jax.Array:
+        return jnp.sort(jnp.sort(a @ a, axis=0) @ a, axis=0).sum()
+
+    plan = planned(function, (256, 256))
+    stats = jax.jit(function).lower(jax.ShapeDtypeStruct((256, 256), jnp.float32)).compile().memory_analysis()
+    assert (plan.arguments, plan.temporaries) == (stats.argument_size_in_bytes, stats.temp_size_in_bytes)
+    assert max(plan.schedule) >= 256 * 256 * 4, "a product is held until it is sorted"
+
+
+def test_time_is_the_longer_of_operations_and_memory() -> None:
+    large, wide = planned(lambda a, b: a @ b, (2048, 2048), (2048, 2048)), planned(lambda a: a * 2, (1 << 22,))
+    assert large.ms >= large.compute_ms > large.memory_ms and wide.memory_ms > wide.compute_ms == 0
+    assert large.compute_ms == pytest.approx(1000 * 2 * 2048**3 / 67e12)
+
+
+@pytest.mark.parametrize(
+    ("array", "stored"),
+    [
+        (Array("f32", 32, (8, 128), (1, 0), (8, 128)), 4096),
+        (Array("f32", 32, (3, 100), (1, 0), (8, 128)), 4096),
+        (Array("bf16", 16, (5, 3, 100), (2, 1, 0), (8, 128)), 5 * 8 * 128 * 2),
+        (Array("f32", 32, (7,), (0,), (128,)), 512),
+        (Array("f32", 32, (4, 5), (0, 1)), 80),
+        (Array("f32", 32, (), (), (128,)), 512),
+    ],
+)
+def test_tiles_pad_the_last_dimensions(array: Array, stored: int) -> None:
+    assert array.stored == stored
+
+
+def test_groups_lie_along_axes_of_the_mesh() -> None:
+    mesh = {"data": 2, "fsdp": 2, "tensor": 2}
+    assert [axis_of(group, mesh) for group in ((0, 4), (0, 2), (0, 1), (0, 1, 4, 5), range(8))] == [
+        "data", "fsdp", "tensor", "data × tensor", "data × fsdp × tensor",
+    ]  # fmt: skip
+    assert axis_of((0, 1), {}) == "" and axis_of((0, 9), mesh) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"), [("all-reduce", 150.0), ("all-gather", 75.0), ("reduce-scatter", 75.0), ("collective-permute", 100.0)]
+)
+def test_a_ring_sends_its_share(kind: str, sent: float) -> None:
+    assert Collective(kind, 4, (0, 1, 2, 3), 100).sent == sent
+
+
+def test_a_plan_is_json_and_back() -> None:
+    program = ProgramPlan("step", "train.py:3", 5, ms=2.0, flops=1e9, runs=2)
+    plan = Plan("v5e", "TPU v5 lite", 1, [1, 1], 1 << 30, 197e12, ["train.py"], 2, None, State(10, 20, 30, 40), [program])
+    assert from_json(to_json(plan)) == plan and plan.step == program and plan.peak == 100
+
+
+def test_quantities_have_units() -> None:
+    assert parse_bytes("30GiB") == 30 << 30 and parse_bytes("1.5 MB") == 1_500_000 and parse_seconds("150ms") == 0.15
+    for text in ("30", "GiB", "3 parsecs"):
+        with pytest.raises(ValueError, match="--memory is"):
+            parse_bytes(text)
