@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +123,29 @@ runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "after").exists() and "'UncachedCompile': 0" in done.stdout, done.stdout
     assert f"'PersistentCacheHit': {len(report['programs'])}" in done.stdout
+
+
+def test_an_interrupt_leaves_what_was_planned(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    line = [
+        sys.executable,
+        "-m",
+        "xla_debug",
+        "plan",
+        "--target",
+        "cpu",
+        "--json",
+        str(file),
+        str(PROGRAM),
+        "--",
+        str(tmp_path / "after"),
+        "waits",
+    ]
+    with subprocess.Popen(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True, stderr=subprocess.PIPE) as process:
+        while not (tmp_path / "after.waiting").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert process.returncode != 0 and report["steps"] == 1 and report["error"] == "KeyboardInterrupt", err

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from xla_debug.commands.plan_limits import parse_bytes, parse_seconds
 from xla_debug.plan.estimate import described
 from xla_debug.plan.hlo import Array
 from xla_debug.plan.schema import Plan, ProgramPlan, State, from_json, to_json
 from xla_debug.plan.traffic import Collective, axis_of
+from xla_debug.rendering.plan_limits import parse_bytes, parse_seconds
 
 
 def planned(function: Callable[..., Any], *shapes: tuple[int, ...], kind: str = "NVIDIA H100 80GB HBM3") -> ProgramPlan:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -24,6 +25,9 @@ optimizer = torch.optim.Adam(model.parameters())
 for step in range(5):
     if kind == "raises" and step == 1:
         raise ValueError("the script's own mistake")
+    if kind == "waits" and step == 1:
+        after.with_suffix(".waiting").touch()
+        threading.Event().wait()
     if kind == "crashes" and step == 1:
         os.kill(os.getpid(), signal.SIGSEGV)
     x = torch.ones(64, 256).to("xla")

@@ -474,7 +474,7 @@ def test_another_build_of_the_native_library_has_other_programs(tmp_path: Path, 
             with monkeypatch.context() as patched:
                 patched.syspath_prepend(site)
                 disk._native_libraries.cache_clear()
-                digests.append(tuple(disk._native_libraries()))
+                digests.append(tuple(disk._native_libraries("cpu")))
     disk._native_libraries.cache_clear()
     assert len(set(digests)) == 4
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -13,8 +12,9 @@ import click
 from rich.console import Console
 
 from xla_debug.commands import file_io
-from xla_debug.commands.plan_limits import broken, parse_bytes, parse_seconds
 from xla_debug.plan.schema import Plan, from_json, to_json
+from xla_debug.rendering.plan_limits import broken, parse_bytes, parse_seconds
+from xla_debug.script_process import run_script
 
 
 @click.command("plan", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -95,14 +95,11 @@ def _planned(target: str, steps: int, cache: Path | None, module: bool, script: 
             environment["XLA_PERSISTENT_CACHE_PATH"] = str(cache.absolute())
         # Nothing here may look for devices, of which another plugin has perhaps none.
         environment.setdefault("JAX_PLATFORMS", "cpu")
-        ended = subprocess.run(command_line, env=environment, check=False)
+        exit_code = run_script(command_line, environment)
         if not file.is_file():
-            raise file_io.CommandError(f"the script was not planned: its process ended with exit code {ended.returncode}")
+            raise file_io.CommandError(f"the script was not planned: its process ended with exit code {exit_code}")
         plan = from_json(file.read_bytes())
-    if ended.returncode < 0 and plan.error is None:
-        return _crashed(plan, -ended.returncode), 128 - ended.returncode
-    return plan, ended.returncode
-
-
-def _crashed(plan: Plan, signal: int) -> Plan:
-    return replace(plan, error=f"the compiler ended the process with signal {signal}, in the program after the last one below")
+    if exit_code > 128 and plan.error is None:
+        error = f"the compiler ended the process with signal {exit_code - 128}, in the program after the last one below"
+        plan = replace(plan, error=error)
+    return plan, exit_code

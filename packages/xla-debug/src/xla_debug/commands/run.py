@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -22,6 +20,7 @@ from xla_debug.rendering.terminal import full_view
 from xla_debug.run_report import files
 from xla_debug.run_report.excerpts import with_excerpts
 from xla_debug.run_report.merging import merge
+from xla_debug.script_process import run_script
 from xla_debug.secret_values import hide_in_arguments
 
 
@@ -62,7 +61,7 @@ def command(
         raise file_io.CommandError(str(error)) from error
     try:
         command_line = [sys.executable, *(["-m"] if module else []), script, *args]
-        exit_code = _run(command_line, {**os.environ, **recording_environment(folder, opentelemetry, tensorboard)})
+        exit_code = run_script(command_line, {**os.environ, **recording_environment(folder, opentelemetry, tensorboard)})
         reports = file_io.read_reports(files_in(folder))
         if not reports:
             click.echo("xla-debug: the script used no XLA device: nothing was recorded", err=True)
@@ -83,14 +82,3 @@ def command(
     if not html and not json:
         Console(stderr=True).print(full_view(report))
     sys.exit(exit_code)
-
-
-def _run(command_line: list[str], environment: dict[str, str]) -> int:
-    """Run a script and return its exit code, 128 + N after signal N. The script handles an interrupt, which the terminal sends to both."""
-    with subprocess.Popen(command_line, env=environment) as script:
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            exit_code = script.wait()
-        finally:
-            signal.signal(signal.SIGINT, handler)
-    return exit_code if exit_code >= 0 else 128 - exit_code
