@@ -91,3 +91,16 @@ def test_what_the_cpu_refuses_is_refused() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     counts = [int(cell) for cell in re.findall(r"\d+", done.stdout.splitlines()[-2])]
     assert counts[0] == counts[1] > 40 and not any(counts[2:]), "all of them with the CPU's type"
+
+
+def test_operators_are_compiled_for_a_target(tmp_path: Path) -> None:
+    """For this machine's processor, which needs no other compiler."""
+    path = tmp_path / "targets.json"
+    options = ["--target", "cpu", "--only", "=mm,=nonzero,=geqrf", "--samples", "1", "--workers", "1", "--json", str(path)]
+    command = [sys.executable, str(ROOT / "scripts" / "ops" / "targets.py"), *options]
+    done = forked_python.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    found = {(row["name"], row["dtype"]): row["found"] for row in rows}
+    assert found["mm", "float32"] == found["mm", "int64"] == found["geqrf", "complex64"] == "compiles"
+    assert found["nonzero", "float32"] == "needs data"

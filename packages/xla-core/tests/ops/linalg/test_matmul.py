@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax import lax
 
 import torch_xla
-import xla_core.ops.linalg.matmul  # noqa: F401 - registers the family
 from torch_xla import backends
 from xla_core.ops import precision
+from xla_core.ops.linalg.matmul import sum_of_products
 from xla_core.ops.table import TABLE, Context
 from xla_core.testing.lowering import check_lowering
 
@@ -176,3 +177,20 @@ def test_precision_is_in_the_program(name: str, unset: None) -> None:
         assert products
         for line in products:
             assert (written in line) if written else "operand_precision" not in line
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "numbers"),
+    [
+        ((3, 4), (4, 5), (((1,), (0,)), ((), ()))),
+        ((2, 3, 4), (2, 4, 5), (((2,), (1,)), ((0,), (0,)))),
+        ((4, 2, 3), (5, 3, 2, 4), (((0, 2), (3, 1)), ((1,), (2,)))),
+        ((4,), (4,), (((0,), (0,)), ((), ()))),
+    ],
+)
+def test_sums_of_products_are_products_of_integers(left: tuple[int, ...], right: tuple[int, ...], numbers: Any) -> None:
+    """What stands for a product of 64-bit integers on TPUs, overflow included."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-(2**62), 2**62, shape) for shape in (left, right))
+    with jax.enable_x64(True):
+        assert (np.asarray(sum_of_products(a, b, numbers)) == np.asarray(lax.dot_general(a, b, numbers))).all()

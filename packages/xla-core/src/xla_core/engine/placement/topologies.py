@@ -26,6 +26,7 @@ _NAME = re.compile(r"(?P<kind>[a-z0-9]+?)(?::(?P<shape>\d+(?:x\d+)*)|-(?P<cores>
 # libtpu asks the cloud's metadata server and these variables for the slice that it runs on, which there is none of.
 _NO_SLICE: Mapping[str, str] = MappingProxyType(
     {
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # nothing is locked: several processes may compile
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-4",
         "TPU_WORKER_HOSTNAMES": "localhost",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import numpy as np
@@ -23,7 +24,28 @@ def contract(a: jax.Array, b: jax.Array, axes: tuple[Axes, Axes], batch: tuple[A
     if dtype.kind in "iu" and dtype.itemsize < 4:
         dtype = np.dtype(np.int32)
     numbers = ((tuple(axes[0]), tuple(axes[1])), (tuple(batch[0]), tuple(batch[1])))
-    return lax.dot_general(a, b, numbers, preferred_element_type=dtype)
+    product = partial(lax.dot_general, dimension_numbers=numbers, preferred_element_type=dtype)
+    if dtype.kind in "iu" and dtype.itemsize == 8:  # XLA:TPU multiplies 64-bit integers element by element only
+        summed: jax.Array = lax.platform_dependent(a, b, tpu=partial(sum_of_products, numbers=numbers), default=product)
+        return summed
+    return product(a, b)
+
+
+def sum_of_products(a: jax.Array, b: jax.Array, numbers: tuple[tuple[Axes, Axes], tuple[Axes, Axes]]) -> jax.Array:
+    """`lax.dot_general` of integers without a product of matrices: the compiler fuses the products into their sum."""
+    contracted, batch = numbers
+
+    def arranged(x: jax.Array, batch: Axes, contracted: Axes) -> tuple[jax.Array, tuple[int, ...]]:
+        free = tuple(axis for axis in range(x.ndim) if axis not in (*batch, *contracted))
+        return lax.transpose(x, (*batch, *free, *contracted)), tuple(x.shape[axis] for axis in free)
+
+    (left, rows), (right, columns) = arranged(a, batch[0], contracted[0]), arranged(b, batch[1], contracted[1])
+    lead = len(batch[0])
+    left = lax.expand_dims(left, range(lead + len(rows), lead + len(rows) + len(columns)))
+    right = lax.expand_dims(right, range(lead, lead + len(rows)))
+    shape = lax.broadcast_shapes(left.shape, right.shape)
+    summed = tuple(range(len(shape) - len(contracted[0]), len(shape)))
+    return lax.reduce_sum(lax.mul(expand(left, shape), expand(right, shape)), summed)
 
 
 def matrix_product(a: jax.Array, b: jax.Array) -> jax.Array:
