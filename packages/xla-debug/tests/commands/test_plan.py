@@ -149,3 +149,13 @@ def test_an_interrupt_leaves_what_was_planned(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=120)
     report = json.loads(file.read_text(encoding="utf-8"))
     assert process.returncode != 0 and report["steps"] == 1 and report["error"] == "KeyboardInterrupt", err
+
+
+def test_a_search_ranks_all_meshes(tmp_path: Path) -> None:
+    pytest.importorskip("xla_spmd")
+    report = as_json(plan(tmp_path, "--json", "-", "--steps", "1", "--search", kind="mesh", target="cpu:2"))
+    found = {tuple(row["mesh"].items()): row for row in report["searched"]}
+    assert found.keys() == {(("data", 1), ("fsdp", 2)), (("data", 2), ("fsdp", 1))}
+    divided, replicated = found[(("data", 1), ("fsdp", 2))], found[(("data", 2), ("fsdp", 1))]
+    assert all(row["error"] is None and row["fits"] for row in found.values())
+    assert divided["peak"] < replicated["peak"], "its weights are divided"

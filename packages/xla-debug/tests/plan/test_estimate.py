@@ -12,7 +12,8 @@ from jax import lax
 
 from xla_debug.plan.estimate import described
 from xla_debug.plan.hlo import Array
-from xla_debug.plan.schema import Plan, ProgramPlan, State, from_json, to_json
+from xla_debug.plan.schema import Candidate, Plan, ProgramPlan, State, from_json, to_json
+from xla_debug.plan.search import meshes, ranked
 from xla_debug.plan.traffic import Collective, axis_of
 from xla_debug.rendering.plan_limits import parse_bytes, parse_seconds
 
@@ -96,6 +97,18 @@ def test_a_plan_is_json_and_back() -> None:
     program = ProgramPlan("step", "train.py:3", 5, ms=2.0, flops=1e9, runs=2)
     plan = Plan("v5e", "TPU v5 lite", 1, [1, 1], 1 << 30, 197e12, ["train.py"], 2, None, State(10, 20, 30, 40), [program])
     assert from_json(to_json(plan)) == plan and plan.step == program and plan.peak == 100
+
+
+def test_all_meshes_of_some_devices() -> None:
+    found = list(meshes(8, ["data", "tensor"]))
+    assert found == [{"data": 1, "tensor": 8}, {"data": 2, "tensor": 4}, {"data": 4, "tensor": 2}, {"data": 8, "tensor": 1}]
+    assert len(list(meshes(16, ["a", "b", "c"]))) == 15
+
+
+def test_candidates_are_ranked_by_time_if_they_fit() -> None:
+    slow, fast = Candidate({}, True, 10, 2.0, "memory", None), Candidate({}, True, 90, 1.0, "links", None)
+    large, broken = Candidate({}, False, 999, 0.5, "memory", None), Candidate({}, False, 0, None, "", "no")
+    assert ranked([broken, large, slow, fast]) == [fast, slow, large, broken]
 
 
 def test_quantities_have_units() -> None:

@@ -16,7 +16,8 @@ if kind == "mesh":
     import torch_xla.runtime as xr
 
     xr.use_spmd()
-    mesh = xs.Mesh(range(4), (2, 2), ("data", "fsdp"))
+    count = xr.global_runtime_device_count()
+    mesh = xs.Mesh(range(count), (2, count // 2), ("data", "fsdp"))
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)).to("xla")
 if kind == "mesh":
     for layer in (model[0], model[2]):

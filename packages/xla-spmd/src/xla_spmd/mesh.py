@@ -20,10 +20,12 @@ from xla_core.abi.declarations import budget
 from xla_core.abi.job import device_count, topology
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.process import client
+from xla_core.abi.targets import planned_devices
 from xla_spmd._compat import all_submeshes
 from xla_spmd.device_mesh import SpmdDeviceMesh
 from xla_spmd.errors import MeshError, PartitionSpecError
 from xla_spmd.op_sharding import Ids, OpSharding
+from xla_spmd.settings import PLANNED_MESH
 from xla_spmd.specs import IndexedSpec, PartitionSpec, op_sharding_of, translate_named_partition_spec
 
 
@@ -79,6 +81,7 @@ class Mesh:
         self.mesh_shape = tuple(map(operator.index, mesh_shape))
         self.axis_names = None if axis_names is None else tuple(axis_names)
         _check_names(self.axis_names, self.mesh_shape)
+        self.mesh_shape = _planned_shape(self.axis_names, self.mesh_shape)
         _check_ids(ids, self.mesh_shape)
         self.device_ids = ids.astype(np.int64, copy=False)
         self.device_ids.setflags(write=False)
@@ -189,6 +192,14 @@ class Mesh:
             return Mesh(fields["device_ids"], fields["mesh_shape"], fields["axis_names"])
         except (SyntaxError, ValueError, TypeError, KeyError, IndexError, MemoryError, RecursionError, MeshError):
             return None
+
+
+def _planned_shape(names: tuple[str, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a mesh, or that which a plan tries instead, for axes of these names."""
+    planned = PLANNED_MESH.get()
+    if not planned or names is None or set(names) != planned.keys() or not planned_devices():
+        return shape
+    return tuple(planned[name] for name in names)
 
 
 def _check_names(names: tuple[str, ...] | None, shape: tuple[int, ...]) -> None:

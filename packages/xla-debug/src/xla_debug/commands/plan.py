@@ -13,6 +13,7 @@ from rich.console import Console
 
 from xla_debug.commands import file_io
 from xla_debug.plan.schema import Plan, from_json, to_json
+from xla_debug.plan.search import candidate, meshes, ranked
 from xla_debug.rendering.plan_limits import broken, parse_bytes, parse_seconds
 from xla_debug.script_process import run_script
 
@@ -29,6 +30,7 @@ from xla_debug.script_process import run_script
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the programs, for processes that have the devices.",
 )
+@click.option("--search", is_flag=True, help="Try every mesh of the target's devices with the axes of the script's, and rank them.")
 @click.option("--fits", is_flag=True, help="Exit with 1 unless all compiles and fits into the devices' memory.")
 @click.option("--memory", metavar="SIZE", help="Exit with 1 if a device needs more, such as 30GiB.")
 @click.option("--step-time", metavar="TIME", help="Exit with 1 if a step is estimated to take longer, such as 2s or 150ms.")
@@ -41,6 +43,7 @@ def command(
     json: str | None,
     html: str | None,
     cache: Path | None,
+    search: bool,
     fits: bool,
     memory: str | None,
     step_time: str | None,
@@ -59,6 +62,8 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     plan, exit_code = _planned(target, steps, cache, module, script, args)
+    if search:
+        plan = _searched(plan, target, steps, module, script, args)
     problems = broken(plan, fits, *limits)
     if json:
         file_io.write(to_json(plan), json)
@@ -75,7 +80,22 @@ def command(
     sys.exit(exit_code or (1 if problems else 0))
 
 
-def _planned(target: str, steps: int, cache: Path | None, module: bool, script: str, args: tuple[str, ...]) -> tuple[Plan, int]:
+def _searched(plan: Plan, target: str, steps: int, module: bool, script: str, args: tuple[str, ...]) -> Plan:
+    """The plan, with those of all other meshes in short. Raises CommandError for a script that shards over no mesh with named axes."""
+    if not plan.mesh or not all(isinstance(name, str) and not name.isdigit() for name in plan.mesh):
+        raise file_io.CommandError("--search is for scripts that shard over a mesh with names for its axes (xs.Mesh(ids, shape, names))")
+    candidates = []
+    for mesh in meshes(plan.devices, list(plan.mesh)):
+        sizes = ",".join(f"{name}={size}" for name, size in mesh.items())
+        click.echo(f"xla-debug: planning with {sizes}", err=True)
+        other = plan if mesh == plan.mesh else _planned(target, steps, None, module, script, args, XLA_PLANNED_MESH=sizes)[0]
+        candidates.append(candidate(mesh, other))
+    return replace(plan, searched=ranked(candidates))
+
+
+def _planned(
+    target: str, steps: int, cache: Path | None, module: bool, script: str, args: tuple[str, ...], **variables: str
+) -> tuple[Plan, int]:
     """The plan that a process of its own makes, and its exit code. A crash of the compiler ends that process only."""
     with tempfile.TemporaryDirectory(prefix="xla-debug-plan-") as folder:
         file = Path(folder) / "plan.json"
@@ -90,7 +110,7 @@ def _planned(target: str, steps: int, cache: Path | None, module: bool, script: 
             script,
             *args,
         ]
-        environment = {**os.environ, "XLA_TARGET": target}
+        environment = {**os.environ, "XLA_TARGET": target, **variables}
         if cache is not None:
             environment["XLA_PERSISTENT_CACHE_PATH"] = str(cache.absolute())
         # Nothing here may look for devices, of which another plugin has perhaps none.

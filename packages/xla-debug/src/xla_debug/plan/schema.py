@@ -97,10 +97,23 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan with another mesh. peak: bytes of a device. ms: of a step, None without one. bound: by what. error: why it is none."""
+
+    mesh: dict[str, int]
+    fits: bool
+    peak: int
+    ms: float | None
+    bound: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A script on a target. memory: bytes of each device. steps: that ran. error: of the script, if it ended with one.
 
-    flops_peak: operations a second of a device, in bfloat16.
+    flops_peak: operations a second of a device, in bfloat16. mesh: sizes of the axes over which the script shards, by name. searched: plans
+    with other meshes, the best first, without their programs.
     """
 
     target: str
@@ -115,6 +128,8 @@ class Plan:
     state: State = field(default_factory=State)
     programs: list[ProgramPlan] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
+    mesh: dict[str, int] = field(default_factory=dict)
+    searched: list[Candidate] = field(default_factory=list)
 
     @property
     def peak(self) -> int:
@@ -153,12 +168,19 @@ def from_json(content: bytes) -> Plan:
         for row in data["programs"]
     ]
     names = {item.name for item in dataclasses.fields(Plan)}
-    return Plan(**{**{name: data[name] for name in names & data.keys()}, "state": State(**data["state"]), "programs": programs})
+    nested = {"state": State(**data["state"]), "programs": programs, "searched": [Candidate(**row) for row in data["searched"]]}
+    return Plan(**{**{name: data[name] for name in names & data.keys()}, **nested})
 
 
 def fits(plan: Plan) -> bool:
     """Whether every program compiles and a device has the memory that the script needs."""
     return plan.error is None and all(program.error is None for program in plan.programs) and plan.peak <= plan.memory
+
+
+def bound(program: ProgramPlan) -> str:
+    """What takes most of a program's time by itself: operations, memory, or links that nothing covers."""
+    parts = {"operations": program.compute_ms, "memory": program.memory_ms, "links": program.exposed_ms}
+    return max(parts, key=parts.__getitem__)
 
 
 def mfu(plan: Plan) -> float | None:

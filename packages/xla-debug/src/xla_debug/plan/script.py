@@ -56,7 +56,9 @@ class Planner:
         name = event.name or "program"
         known = {"name": name, "line": event.line, "operations": event.num_nodes, "compile_s": event.duration_ns * 1e-9}
         number = len(self._programs)
-        described = estimate.described(compiled, self._target.kind, self._target.devices, _mesh(), **known)
+        mesh = _mesh()
+        self.plan = replace(self.plan, mesh=mesh or self.plan.mesh)
+        described = estimate.described(compiled, self._target.kind, self._target.devices, mesh, **known)
         self._programs.append(described)
         self._runs.append(0)
         self.write()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from xla_debug.plan.schema import Plan, ProgramPlan, fits, mfu
+from xla_debug.plan.schema import Plan, ProgramPlan, bound, fits, mfu
 from xla_debug.rendering.formatting import counted, duration, percent, size
 
 
@@ -49,19 +49,26 @@ def subject(plan: Plan) -> str:
     return f"{' '.join(plan.command)}, {counted(plan.steps, 'step')} on {plan.target}: {devices}"
 
 
-def bound(program: ProgramPlan) -> str:
-    """What takes most of a program's time by itself: operations, memory, or links that nothing covers."""
-    parts = {"operations": program.compute_ms, "memory": program.memory_ms, "links": program.exposed_ms}
-    return max(parts, key=parts.__getitem__)
-
-
 def sections(plan: Plan) -> Iterator[Section]:
     """All tables of a plan; empty ones are left out."""
     step = plan.step
-    parts = [_memory(plan), _programs(plan)]
+    parts = [_searched(plan), _memory(plan), _programs(plan)]
     if step is not None and step.ms:
         parts += [_time(step), _costs(step), _traffic(step), _buffers(step)]
     yield from (part for part in parts if part.rows)
+
+
+def _searched(plan: Plan) -> Section:
+    rows = [
+        [
+            ",".join(f"{name}={parts}" for name, parts in candidate.mesh.items()),
+            "" if candidate.ms is None else duration(candidate.ms),
+            size(candidate.peak),
+            candidate.error or (f"bound by {candidate.bound}" if candidate.fits else "does not fit"),
+        ]
+        for candidate in plan.searched
+    ]
+    return Section(f"Meshes of {plan.devices} devices", "the best first", ["mesh", ">step", ">peak", "why"], rows)
 
 
 def _memory(plan: Plan) -> Section:
