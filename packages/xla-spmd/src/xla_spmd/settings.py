@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from xla_core.abi.settings import Setting
 
@@ -24,4 +25,4 @@ PLANNED_MESH: Setting[Mapping[str, int]] = Setting(
     "NAME=SIZE for each axis, separated by commas",
 )
 
-SETTINGS: tuple[Setting[object], ...] = (PLANNED_MESH,)
+SETTINGS: tuple[Setting[Any], ...] = (PLANNED_MESH,)
