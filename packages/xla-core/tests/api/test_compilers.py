@@ -76,6 +76,20 @@ def test_products_are_in_the_precision_of_the_platform(programs: list[Any]) -> N
     assert ("operand_precision={highest,highest}" in programs[-1].as_text()) == (not on_tpu())
 
 
+@pytest.mark.parametrize("decomposed", [torch.linalg.svd, torch.linalg.svdvals, torch.linalg.pinv, torch.linalg.eigh, torch.linalg.qr])
+def test_decompositions_compile(programs: list[Any], decomposed: Callable[[torch.Tensor], Any]) -> None:
+    kept = decomposed(torch.ones(5, 5).to("xla"))
+    torch_xla.sync()
+    assert len(programs) == 1 and kept is not None
+
+
+def test_integers_of_64_bits_multiply(programs: list[Any]) -> None:
+    x = torch.ones(8, 8, dtype=torch.int64).to("xla")
+    product = x @ x
+    torch_xla.sync()
+    assert len(programs) == 1 and product.dtype is torch.int64
+
+
 def test_what_is_too_large_is_said_with_figures(programs: list[Any]) -> None:
     x = torch.ones(1 << 17, 1 << 17, dtype=torch.bfloat16, device="xla")  # 32 GiB
     y = x @ x

@@ -31,3 +31,17 @@ class PlatformKernel:
         with jax.default_matmul_precision(None):  # a kernel multiplies in the dtype of its operands
             result = native(*args, **kwargs)
         return self.reference(*args, **kwargs) if result is None else result
+
+
+def with_32_bits(function: Function, platform: str, *arrays: jax.Array) -> Any:
+    """The results of a function that is lowered as if jax had no 64-bit numbers: what it counts with has 32 bits then.
+
+    For compilers that do not take the wider ones; `arrays` have none. platform: as `Context.platform`.
+    """
+    # Imported here: it is slow to import, and few programs need it.
+    from jax import export
+
+    with jax.enable_x64(False):
+        described = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        lowered = export.export(jax.jit(function), platforms=(platform,))(*described)
+    return lowered.call(*arrays)

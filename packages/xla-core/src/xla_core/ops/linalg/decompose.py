@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from jax import lax
 
 from xla_core.ops.facts import Autocast
 from xla_core.ops.linalg.solve import conjugate, identity, multiply, transposed
+from xla_core.ops.platforms import with_32_bits
 from xla_core.ops.promote import cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op, without_lowering
 
@@ -47,10 +49,16 @@ def svd(
     if 0 in a.shape:
         return tuple(_unit_or_empty(ctx, index) for index in range(3))
     if not compute_uv:
-        values: Any = lax.linalg.svd(a, full_matrices=False, compute_uv=False)
+        values = _svd(ctx, a, compute_uv=False)
         return _filled(ctx, 0, None), _filled(ctx, 1, values), _filled(ctx, 2, None)
-    u, s, vh = lax.linalg.svd(a, full_matrices=full_matrices)
+    u, s, vh = _svd(ctx, a, full_matrices)
     return _filled(ctx, 0, u), _filled(ctx, 1, s), _filled(ctx, 2, vh)
+
+
+def _svd(ctx: Context, a: jax.Array, full_matrices: bool = False, compute_uv: bool = True) -> Any:
+    """The decomposition. XLA:TPU ends the process at the 64-bit counters that its loops would have (libtpu 0.0.42)."""
+    decomposed = partial(lax.linalg.svd, full_matrices=full_matrices, compute_uv=compute_uv)
+    return with_32_bits(decomposed, ctx.platform, a) if ctx.platform == "tpu" else decomposed(a)
 
 
 def _unit_or_empty(ctx: Context, index: int) -> jax.Array:
@@ -151,7 +159,7 @@ def pinv(ctx: Context, a: jax.Array, *, atol: jax.Array | None = None, rtol: jax
         vectors, values = lax.linalg.eigh(a, lower=True, symmetrize_input=False)
         u, s, vh = vectors, values, conjugate(transposed(vectors))
     else:
-        u, s, vh = lax.linalg.svd(a, full_matrices=False)
+        u, s, vh = _svd(ctx, a)
     kept = lax.gt(lax.abs(s), _pinv_bound(s, max(a.shape[-2:]), atol, rtol))
     inverse = lax.select(kept, lax.div(lax.full_like(s, 1), s), lax.full_like(s, 0))
     right = conjugate(transposed(vh))
