@@ -90,6 +90,16 @@ def test_integers_of_64_bits_multiply(programs: list[Any]) -> None:
     assert len(programs) == 1 and product.dtype is torch.int64
 
 
+def test_dtypes_that_the_compiler_has_not_are_refused_with_their_line(programs: list[Any]) -> None:
+    x = torch.ones(3, device="xla").to(torch.complex128)
+    if on_tpu():
+        with pytest.raises(LoweringError, match=r"test_compilers.py:\d+ is not possible on the device: .*use torch.complex64"):
+            torch_xla.sync()
+    else:
+        torch_xla.sync()
+        assert x.dtype is torch.complex128 and programs
+
+
 def test_what_is_too_large_is_said_with_figures(programs: list[Any]) -> None:
     x = torch.ones(1 << 17, 1 << 17, dtype=torch.bfloat16, device="xla")  # 32 GiB
     y = x @ x

@@ -14,7 +14,7 @@ from xla_core.base.budgets import spent
 from xla_core.base.dtypes import check_conversions
 from xla_core.base.errors import LoweringError, XlaError
 from xla_core.base.metrics import Cause, CompileEvent, Unit
-from xla_core.engine.compile import disk
+from xla_core.engine.compile import disk, limits
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.compiler import Executable, jitted
 from xla_core.engine.compile.planned_program import PlannedProgram, lowered
@@ -77,6 +77,7 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
     if config.CORE_VERIFY.get():
         verify(graph, inputs)
     placement = site.placement
+    limits.check(graph, placement.target.platform)
     constants = program.constants
     program.graph_hash = graph_hash(graph, constants, precision.of(placement.target.platform), checked, *placement.texts(inputs.buffers))
     program.described = _described(site, graph, program)
