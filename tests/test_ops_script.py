@@ -93,6 +93,7 @@ def test_what_the_cpu_refuses_is_refused() -> None:
     assert counts[0] == counts[1] > 40 and not any(counts[2:]), "all of them with the CPU's type"
 
 
+@pytest.mark.long
 def test_operators_are_compiled_for_a_target(tmp_path: Path) -> None:
     """For this machine's processor, which needs no other compiler."""
     path = tmp_path / "targets.json"
