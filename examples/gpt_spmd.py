@@ -295,6 +295,7 @@ def demo(sizes: dict[str, int], steps: int, seed: int, compare: bool, **numbers:
     start = time.perf_counter()
     torch.set_num_threads(1)  # the devices are threads too, and idle ones of torch would spin beside them
     size = Size(**numbers)
+    check_sizes({axis: parts or 1 for axis, parts in sizes.items()}, size)
     sizes = over_all(sizes)
     check_sizes(sizes, size)
     console = Console(highlight=False)

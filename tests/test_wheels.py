@@ -150,7 +150,7 @@ def test_the_core_gives_tested_ranges(wheels: dict[str, Wheel]) -> None:
     assert set(needs) == {"torch", "jax", "jaxlib", "numpy", "ml-dtypes"}
     for name, allowed in needs.items():
         assert importlib.metadata.version(name) in allowed, f"{name} was tested with a version outside {allowed}"
-    assert set(core.metadata.get_all("Provides-Extra", [])) == {"cuda", "tpu", "testing"}
+    assert set(core.metadata.get_all("Provides-Extra", [])) == {"cuda", "targets", "testing", "tpu"}
 
 
 def abi_required(wheel: Wheel) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -169,8 +170,8 @@ def test_where_one_process_fails_all_do_and_the_earlier_checkpoint_stays(tmp_pat
 
 
 def steps(lines: Iterable[str]) -> Iterator[int]:
-    """Those that a process says it has saved, among what Gloo says."""
-    return (int(line) for line in lines if line.strip().isdigit())
+    """Those that a process says it has saved, among what Gloo says, perhaps on the same line."""
+    return (int(number) for line in lines for number in re.findall(r"saved (\d+);", line))
 
 
 @pytest.mark.parametrize("moments", [1, pytest.param(20, marks=pytest.mark.long)])

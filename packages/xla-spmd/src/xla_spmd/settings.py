@@ -17,9 +17,9 @@ def _sizes(text: str) -> Mapping[str, int]:
     return sizes
 
 
-PLANNED_MESH: Setting[Mapping[str, int]] = Setting(
+PLANNED_MESH: Setting[Mapping[str, int] | None] = Setting(
     "XLA_PLANNED_MESH",
-    {},
+    None,
     "Sizes of mesh axes, as in data=4,tensor=2, in place of the script's, for a target that is not there: `xla-debug plan --search`.",
     _sizes,
     "NAME=SIZE for each axis, separated by commas",
