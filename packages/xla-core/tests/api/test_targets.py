@@ -140,3 +140,18 @@ def test_unknown_names_list_those_that_there_are() -> None:
 def test_the_variable_is_for_the_whole_process(interpreter: Callable[..., str]) -> None:
     code = "import torch, torch_xla\nprint(torch.ones(2).to('xla') + 1)"
     assert "there is no target 'none'" in interpreter(code, stderr=True, code_wanted=1, XLA_TARGET="none")
+
+
+def test_a_block_leaves_the_default_device_of_its_thread(run: Callable[..., str]) -> None:
+    run(
+        """
+        import torch, torch_xla
+        from xla_core.testing import planned_cpu
+
+        torch.accelerator.set_device_index(1)
+        with planned_cpu():
+            assert torch.ones(1).to("xla").device.index == 0
+        assert torch.ones(1).to("xla").device.index == 1
+        """,
+        CPU_NUM_DEVICES="2",
+    )

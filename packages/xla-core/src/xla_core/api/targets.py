@@ -37,6 +37,7 @@ def within(devices: Target) -> Iterator[Target]:
         for setting in (config.USE_SPMD, config.AUTO_SPMD):
             restored.enter_context(config.override(setting, setting.get() if setting.is_set() else None))
         restored.callback(job.set_topology, job.set_topology(None))
+        restored.callback(client.set_current_index, client.current_index())  # after the client is back
         restored.callback(client.exchange, client.exchange(client.planned(devices)))
         yield devices
 
@@ -61,5 +62,6 @@ def as_replica(count: int) -> Iterator[None]:
     with ExitStack() as restored:
         place = Topology(0, count, 0, max(1, count // hosts), replicas=True)
         restored.callback(job.set_topology, job.set_topology(place))
+        restored.callback(client.set_current_index, client.current_index())
         restored.callback(client.exchange, client.exchange(client.planned(target)))
         yield

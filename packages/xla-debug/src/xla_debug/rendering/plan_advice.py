@@ -9,6 +9,8 @@ from xla_debug.rendering.formatting import percent, size
 
 _WORTH = 0.02
 """Share of a device's memory from which on waste is worth a word."""
+_MANY_COPIES = 100
+"""Copies and transposes in a step above which they are worth a word; a TPU's are mostly prefetches."""
 _FULL = 0.9
 """Share of the memory above which a plan is tight."""
 
@@ -46,7 +48,7 @@ def _memory(plan: Plan) -> Iterator[str]:
 def _step(plan: Plan, step: ProgramPlan) -> Iterator[str]:
     if step.ms and step.exposed_ms > 0.2 * step.ms:
         yield f"{percent(step.exposed_ms / step.ms)} of the step wait for links: another mesh may exchange less"
-    if step.copies and plan.kind.startswith("TPU") is False and step.copies > 100:
+    if step.copies > _MANY_COPIES and not plan.kind.startswith("TPU"):
         yield f"{step.copies} copies and transposes in a step: keep one memory format"
     if step.runs and len(plan.programs) > 4 * max(1, plan.steps):
         yield f"{len(plan.programs)} programs for {plan.steps} steps: values that are read, or shapes that change, split the step"
