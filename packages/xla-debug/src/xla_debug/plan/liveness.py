@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from xla_debug.plan.hlo import Computation, Instruction, Program
 
-# Results that are names for others' memory.
-_NAMES = {"tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "domain", "after-all", "parameter"}
+# Results that are names for others' memory, or are part of the code.
+_NAMES = {"constant", "tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "domain", "after-all", "parameter"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +29,23 @@ class Memory:
     temporaries: tuple[int, ...]
     largest: tuple[Held, ...]
 
-    @property
-    def peak(self) -> int:
-        """The position at which most is held."""
-        return max(range(len(self.temporaries)), key=self.temporaries.__getitem__, default=0)
-
 
 def memory(program: Program) -> Memory:
     """The temporaries of a program along its schedule, as if no two buffers shared memory. Results of the program are not among them."""
     held = [*_held(program, program.entry)]
-    total = [0] * (len(program.entry.instructions) + 1)
-    for buffer in held:
-        for position in range(buffer.begin, buffer.end + 1):
-            total[position] += buffer.nbytes
-    peak = max(range(len(total)), key=total.__getitem__)
+    total = _along(held, len(program.entry.instructions))
+    peak = max(range(len(total)), key=total.__getitem__, default=0)
     at_peak = sorted((buffer for buffer in held if buffer.begin <= peak <= buffer.end), key=lambda buffer: -buffer.nbytes)
     return Memory(tuple(total), tuple(at_peak))
+
+
+def _along(held: Iterable[Held], length: int) -> list[int]:
+    """Bytes held at each position of a schedule."""
+    changes = [0] * (length + 1)
+    for buffer in held:
+        changes[buffer.begin] += buffer.nbytes
+        changes[buffer.end + 1] -= buffer.nbytes
+    return list(accumulate(changes[:length]))
 
 
 def _held(program: Program, computation: Computation) -> Iterable[Held]:
@@ -70,8 +72,4 @@ def _held(program: Program, computation: Computation) -> Iterable[Held]:
 
 def _most(program: Program, computation: Computation) -> int:
     """The most temporaries at once in the body of a loop."""
-    total = [0] * (len(computation.instructions) + 1)
-    for buffer in _held(program, computation):
-        for position in range(buffer.begin, buffer.end + 1):
-            total[position] += buffer.nbytes
-    return max(total)
+    return max(_along(_held(program, computation), len(computation.instructions)), default=0)

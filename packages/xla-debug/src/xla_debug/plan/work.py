@@ -82,7 +82,7 @@ def _flops(program: Program, instruction: Instruction) -> float:
         return _dot(program, instruction)
     if instruction.opcode == "convolution":
         return _convolution(program, instruction)
-    if instruction.opcode == "fusion" or instruction.opcode == "call":
+    if instruction.opcode == "fusion":
         return sum(_flops(program, inner) for called in instruction.called for inner in program.computations[called].instructions)
     return 0.0
 
@@ -106,7 +106,7 @@ def _convolution(program: Program, instruction: Instruction) -> float:
     for input_axis, output_axis, window in axes:
         valid *= _positions(data.dims[input_axis], result.dims[output_axis], window)
     groups = max(1, instruction.message.number(58))  # of the batch
-    return 2.0 * (result.dims[numbers.number(9)] / groups if groups > 1 else result.dims[numbers.number(9)]) * features * valid
+    return 2.0 * result.dims[numbers.number(9)] / groups * features * valid
 
 
 def _positions(size: int, out: int, window: Message) -> int:
