@@ -77,9 +77,11 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
     if config.CORE_VERIFY.get():
         verify(graph, inputs)
     placement = site.placement
-    limits.check(graph, placement.target.platform)
+    platform = placement.context.platform
+    if platform in limits.DTYPES:
+        limits.check(graph, platform)
     constants = program.constants
-    program.graph_hash = graph_hash(graph, constants, precision.of(placement.target.platform), checked, *placement.texts(inputs.buffers))
+    program.graph_hash = graph_hash(graph, constants, precision.of(platform), checked, *placement.texts(inputs.buffers))
     program.described = _described(site, graph, program)
     layout = placement.layout(graph, [buffer.sharding for buffer in inputs.buffers])
     # In the form in which they enter the program; the caller passes `arguments` as they are.

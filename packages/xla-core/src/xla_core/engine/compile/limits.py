@@ -10,17 +10,14 @@ from xla_core.base.errors import LoweringError
 from xla_core.engine.graph.graph import Graph
 
 # By platform: dtypes, and what to do instead.
-_DTYPES: Mapping[str, tuple[np.dtype, str]] = {
+DTYPES: Mapping[str, tuple[np.dtype, str]] = {
     "tpu": (np.dtype(np.complex128), "TPUs have no complex numbers of 128 bits: use torch.complex64"),
 }
 
 
 def check(graph: Graph, platform: str) -> None:
-    """Raise LoweringError, with the line of the operation, for a program that the compiler of a platform cannot take."""
-    limit = _DTYPES.get(platform)
-    if limit is None:
-        return
-    dtype, advice = limit
+    """Raise LoweringError, with the line of the operation, for a program that the compiler of a platform of `DTYPES` cannot take."""
+    dtype, advice = DTYPES[platform]
     for slot, aval in enumerate(graph.parts.avals):
         if aval is not None and aval.physical == dtype:
             line = graph.line(slot)
