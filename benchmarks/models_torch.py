@@ -128,15 +128,21 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def training_step(
-    model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor, close: Callable[[], None]
-) -> Callable[[], Tensor]:
-    """A call runs forward, backward and the optimizer, ends the step by `close`, and returns the loss (not read)."""
+    model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor, close: Callable[[], None],
+    keep_gradients: bool = True,
+) -> Callable[[], Tensor]:  # fmt: skip
+    """A call runs forward, backward and the optimizer, ends the step by `close`, and returns the loss (not read).
+
+    keep_gradients: until the next step begins; else they are dropped before `close`, and are no results of the step.
+    """
 
     def step() -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = cross_entropy(model(inputs), labels)
         torch.autograd.backward(loss)
         optimizer.step()
+        if not keep_gradients:
+            optimizer.zero_grad(set_to_none=True)
         result = loss.detach()
         close()
         return result

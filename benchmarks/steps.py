@@ -119,8 +119,9 @@ def in_jax(part: Tensor, dtype: torch.dtype) -> Any:
 
 
 def torch_step(
-    work: Workload, device: torch.device, close: Callable[[], None], compiled: bool = False, wrap: Any = lambda step: step
-) -> Callable[[], Tensor]:
+    work: Workload, device: torch.device, close: Callable[[], None], compiled: bool = False, wrap: Any = lambda step: step,
+    keep_gradients: bool = True,
+) -> Callable[[], Tensor]:  # fmt: skip
     """The step on one torch device; `close` ends it. compiled: by inductor; wrap: what is called in its place."""
     torch.manual_seed(0)
     model = work.model()
@@ -130,7 +131,7 @@ def torch_step(
     inputs, labels = (in_dtype(part, work.dtype).to(device) for part in batch)
     if work.optimizer is None:
         return models_torch.decoding_step(called, inputs, close, wrap)
-    step = models_torch.training_step(called, work.optimizer(model.parameters()), inputs, labels, close)
+    step = models_torch.training_step(called, work.optimizer(model.parameters()), inputs, labels, close, keep_gradients)
     return wrap(step)  # type: ignore[no-any-return]
 
 

@@ -1,14 +1,14 @@
 """Checks of what only data shows to be wrong, such as an index out of range: done by the program, raised when its results are read.
 
-A lowering calls `context.check` with what it tests; the program returns one error word beside its results (engine/compile/emit.py), which
-the runtime looks at when a value is read or at a later sync (engine/runtime/faults.py).
+A lowering calls `context.check` with what it tests; the program returns what all its checks found beside its results
+(engine/compile/emit.py), and the runtime looks at it when a value is read or at a later sync (engine/runtime/faults.py).
 """
 
 from __future__ import annotations
 
 import enum
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -16,9 +16,11 @@ import numpy as np
 from jax import lax
 
 from xla_core.base.errors import RegistrationError
+from xla_core.ops.platforms import in_range, position_dtype
 
 _INT64 = np.dtype(np.int64)
-_NONE = np.iinfo(np.int64).min  # stands for: nothing is wrong
+NOTHING = {dtype: int(np.iinfo(dtype).min) for dtype in (np.dtype(np.int32), _INT64)}
+"""The example of a check that found nothing, by the dtype in which its program counts."""
 _FIRST_OWN = 1 << 32  # numbers from here on stand for texts of rows
 
 
@@ -81,7 +83,7 @@ _ERRORS: dict[Fault, _Error] = {
 }
 
 
-_texts: dict[int, str] = {}  # of rows' own faults, by the number that stands for the text in an error word
+_texts: dict[int, str] = {}  # of rows' own faults, by the number that stands for the text in a check
 
 
 def name_fault(text: str) -> int:
@@ -120,38 +122,31 @@ def error_of(code: int, value: int, numbers: tuple[int, int], where: str) -> Exc
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A test that a lowering makes: `value`, an int64 scalar, is an example of what is wrong, or nothing is."""
+    """A test that a lowering makes: `value`, a scalar of the dtype of positions, is an example of what is wrong, or `NOTHING`."""
 
     fault: int
     value: jax.Array
     numbers: tuple[int, int]
 
 
-def made(fault: Fault | str, wrong: jax.Array, value: jax.Array | None, numbers: tuple[int, ...]) -> Check:
+def made(fault: Fault | str, wrong: jax.Array, value: jax.Array | None, numbers: tuple[int, ...], platform: str) -> Check:
     """The check that nothing of `wrong` (booleans) is true. value: integers of the same shape to show, the largest of them."""
-    shown = lax.full_like(wrong, 1, _INT64) if value is None else lax.convert_element_type(value, _INT64)
-    example = lax.reduce_max(lax.select(wrong, shown, lax.full_like(shown, _NONE)), tuple(range(wrong.ndim)))
+    dtype = position_dtype(platform)
+    shown = lax.full_like(wrong, 1, dtype) if value is None else in_range(value, dtype)
+    example = lax.reduce_max(lax.select(wrong, shown, lax.full_like(shown, NOTHING[dtype])), tuple(range(wrong.ndim)))
     first, second = (*numbers, 0, 0)[:2]
     return Check(_code_of(fault), example, (first, second))
 
 
-def nothing_found() -> jax.Array:
+def nothing_found(platform: str) -> jax.Array:
     """The value of a check that found nothing."""
-    return lax.full((), _NONE, _INT64)
+    dtype = position_dtype(platform)
+    return lax.full((), NOTHING[dtype], dtype)
 
 
-def error_word(checks: list[tuple[int, Check]]) -> jax.Array:
-    """The error word of a program, of the first of `checks` (with their operations' slots) that found something; zeros if none did.
-
-    Five numbers: slot + 1, fault, value, and the check's own two.
-    """
-    examples = lax.concatenate([lax.reshape(check.value, (1,)) for _, check in checks], 0)
-    table = np.array([[slot + 1, check.fault, *check.numbers] for slot, check in checks], np.int64)
-    wrong = lax.ne(examples, lax.full_like(examples, _NONE))
-    first = lax.argmax(wrong, 0, np.int32)
-    slot, fault, *numbers = (jax.numpy.asarray(column)[first] for column in table.T)
-    word = lax.concatenate([lax.reshape(number, (1,)) for number in (slot, fault, examples[first], *numbers)], 0)
-    return lax.select(lax.broadcast(lax.reduce_or(wrong, (0,)), word.shape), word, lax.full_like(word, 0))
+def examples(checks: Sequence[Check]) -> jax.Array:
+    """What each of `checks` found, or `NOTHING`: a vector."""
+    return lax.concatenate([lax.reshape(check.value, (1,)) for check in checks], 0)
 
 
 def not_a_share(x: jax.Array) -> jax.Array:
@@ -161,5 +156,6 @@ def not_a_share(x: jax.Array) -> jax.Array:
 
 def outside(index: jax.Array, size: int, low: int = 0) -> jax.Array:
     """The mask of integers that are not in [low, size)."""
-    index = lax.convert_element_type(index, _INT64)
+    if index.dtype != np.int32 or size > np.iinfo(np.int32).max:
+        index = lax.convert_element_type(index, _INT64)
     return lax.bitwise_or(lax.lt(index, lax.full_like(index, low)), lax.ge(index, lax.full_like(index, size)))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
+from jax import lax
 
 Function = Callable[..., Any]
 
@@ -31,6 +33,32 @@ class PlatformKernel:
         with jax.default_matmul_precision(None):  # a kernel multiplies in the dtype of its operands
             result = native(*args, **kwargs)
         return self.reference(*args, **kwargs) if result is None else result
+
+
+def position_dtype(platform: str) -> np.dtype:
+    """The integers with which positions in arrays are computed. platform: as `Context.platform`.
+
+    TPUs have no 64-bit ones: XLA makes pairs of 32-bit ones of them, at several times the work.
+    """
+    return np.dtype(np.int32 if platform == "tpu" else np.int64)
+
+
+def in_range(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Integers in another dtype; those that it has not become its largest, or its least but one."""
+    if x.dtype.itemsize > dtype.itemsize:
+        bounds = np.iinfo(dtype)
+        x = lax.clamp(np.asarray(bounds.min + 1, x.dtype), x, np.asarray(bounds.max, x.dtype))
+    return lax.convert_element_type(x, dtype)
+
+
+def positions(index: jax.Array, size: int, platform: str) -> jax.Array:
+    """Positions in the integers with which the platform computes them, if these have `size`; wrong ones stay wrong.
+
+    platform: as `Context.platform`.
+    """
+    dtype = position_dtype(platform)
+    bounds = np.iinfo(dtype)
+    return in_range(index, dtype) if index.dtype.itemsize > dtype.itemsize and bounds.min + 1 < size < bounds.max else index
 
 
 def with_32_bits(function: Function, platform: str, *arrays: jax.Array) -> Any:

@@ -73,7 +73,7 @@ class Context:
         fault: one of torch's own, or a text of the row's `faults`, for a RuntimeError. Raises RegistrationError for a text that no row has.
         """
         if self.checks is not None and wrong.size:
-            self.checks.append(made(fault, wrong, value, numbers))
+            self.checks.append(made(fault, wrong, value, numbers, self.platform))
 
 
 @dataclass(frozen=True, slots=True)

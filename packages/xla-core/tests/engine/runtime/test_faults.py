@@ -253,6 +253,6 @@ def test_a_row_has_faults_of_its_own(run: Run, tmp_path: Path) -> None:
 
 def test_texts_of_faults_are_named_by_a_row() -> None:
     with jax.enable_x64(True), pytest.raises(RegistrationError, match=r"OpSpec\.faults"):
-        made("nobody says this", jax.numpy.ones(1, bool), None, ())
+        made("nobody says this", jax.numpy.ones(1, bool), None, (), "cpu")
     with pytest.raises(RegistrationError, match="other fields"):
         name_fault("too much: {amount}")

@@ -108,6 +108,7 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
     metrics.metric_add("InputOutputAliasCount", len(graph.parts.donated), Unit.NUMBER)
     for wrapper in _wrappers:
         executable = wrapper(graph, executable)
+    program.built = constants
     # Last: a build that was interrupted before leaves no executable, and the next execution builds anew.
     program.executable = executable
     return executable

@@ -12,6 +12,7 @@ from typing import Any
 from xla_core.base import config
 from xla_core.engine.compile.compiler import Executable
 from xla_core.engine.compile.emit import Constants
+from xla_core.engine.compile.words import FloatForm
 from xla_core.engine.graph.graph import Graph, Inputs, NumberPlace
 
 
@@ -35,7 +36,8 @@ class Program:
 
     floats, ints: the fixed numbers it was compiled with; the index of a number that later has another value moves for good to
     `varying_floats`/`varying_ints` (at most one more compile), and the number becomes an input. changed: the graph that passes made of it,
-    if they changed it. described: the fields that all events about it share.
+    if they changed it. described: the fields that all events about it share. built: the constants in the executable. float_form: of the
+    floats that it takes.
     """
 
     floats: list[float]
@@ -44,6 +46,8 @@ class Program:
     varying_floats: tuple[int, ...] = ()
     varying_ints: tuple[int, ...] = ()
     executable: Executable | None = None
+    built: Constants = Constants((), ())
+    float_form: FloatForm = FloatForm.DOUBLE
     changed: Graph | None = None
     graph_hash: str = ""
     described: dict[str, Any] = field(default_factory=dict)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import jax
 
-from xla_core.engine.compile.emit import Constants, program
+from xla_core.engine.compile.emit import Constants, Emitter, Scope, arrays_of, counts, evaluate, leaves_of, program
 from xla_core.engine.compile.options import compiler_options
+from xla_core.engine.compile.words import float_form, rows_of_words
 from xla_core.engine.graph.entries import NamedLine
 from xla_core.engine.graph.graph import Graph
+from xla_core.engine.graph.signature import Signature
 from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement
+from xla_core.ops.checks import Check
 
 Executable = Callable[..., Any]
 
@@ -31,11 +35,11 @@ def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
 
 
 def jitted(graph: Graph, constants: Constants, placement: Placement, layout: Layout, *, name: str, checked: bool) -> Any:
-    """The graph as a `jax.jit` function over `(*buffers, *packed)`, which `layout` has entered; compiles at its first call.
+    """The graph as a `jax.jit` function over `(*buffers, *words)`, which `layout` has entered; compiles at its first call.
 
     name: of the module in profiles. checked: make checks of data. Raises (at that call) LoweringError for a lowering that fails.
     """
-    run = layout.over_buffers(_over_values(graph, constants, placement, checked))
+    run = layout.over_buffers(over_words(graph, constants, placement, source_scope, checked))
     run.__name__ = name
     has_loops = any([signature.has_bodies for signature in graph.parts.signatures])
     return jax.jit(
@@ -49,7 +53,7 @@ def jitted(graph: Graph, constants: Constants, placement: Placement, layout: Lay
 
 def readable(graph: Graph, constants: Constants, placement: Placement, layout: Layout, name: str) -> Any:
     """Like `jitted`, for printing only: no completion token, no checks of data."""
-    run = layout.over_buffers(_over_values(graph, constants, placement, checked=False))
+    run = layout.over_buffers(program(graph, constants, placement.context, source_scope, placement.manual_mesh))
 
     def without_token(*arguments: Any) -> tuple[Any, ...]:
         return tuple(run(*arguments)[:-1])
@@ -59,6 +63,24 @@ def readable(graph: Graph, constants: Constants, placement: Placement, layout: L
     return jax.jit(without_token, keep_unused=True, out_shardings=inside[:-1] if isinstance(inside, tuple) else inside)
 
 
-def _over_values(graph: Graph, constants: Constants, placement: Placement, checked: bool) -> Callable[..., Any]:
-    """The graph as a function over values."""
-    return program(graph, constants, placement.context, source_scope, placement.manual_mesh, checked)
+def checks_of(graph: Graph, constants: Constants, placement: Placement) -> list[tuple[int, Check]]:
+    """The checks of data that the program of `graph` makes, with their operations' slots, in the order of its token. Traces it anew."""
+    checks: list[tuple[int, Check]] = []
+
+    def run(*arguments: Any) -> tuple[()]:
+        evaluate(graph, leaves_of(graph, constants, arguments), placement.context, None, placement.manual_mesh, checks)
+        return ()
+
+    packed = arrays_of(*[[0] * count for count in counts(graph.parts.scalars, constants).values()])
+    leaves = [jax.ShapeDtypeStruct(aval.shape, aval.physical) for aval in graph.parts.leaves]
+    with jax.enable_x64(True):
+        jax.eval_shape(placement.spread(run), *leaves, *packed)
+    return checks
+
+
+def over_words(
+    graph: Graph, constants: Constants, placement: Placement, scope: Scope | None, checked: bool, emitter: Emitter = Signature.emit
+) -> Callable[..., Any]:
+    """The graph as a function over values and one array of words, see `program`."""
+    rows = partial(rows_of_words, float_form(graph, placement.context.platform))
+    return program(graph, constants, placement.context, scope, placement.manual_mesh, checked, emitter, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from xla_core.engine.graph.graph import Graph, recorded_at
 from xla_core.engine.graph.signature import Signature, WrongResult
 from xla_core.engine.placement.manual import is_boundary, is_manual, on_each_device
 from xla_core.ops import precision
-from xla_core.ops.checks import Check, error_word
+from xla_core.ops.checks import Check, examples
 from xla_core.ops.table import Context
 
 
@@ -43,6 +43,16 @@ def arrays_of(floats: list[float], ints: list[int], seeds: list[int]) -> list[np
     return packed
 
 
+# The numbers of each kind, as 0-d arrays (seeds: two words), in the arguments behind the buffers, and how many of each kind there are.
+Rows = Callable[[Sequence[Any], Mapping[ScalarKind, int]], Mapping[ScalarKind, list[Any]]]
+
+
+def rows_of_arrays(packed: Sequence[Any], numbers: Mapping[ScalarKind, int]) -> dict[ScalarKind, list[Any]]:
+    """The rows of the arrays that `arrays_of` makes."""
+    arrays = iter(packed)
+    return {kind: [array[row] for array in ([next(arrays)] if count else []) for row in range(count)] for kind, count in numbers.items()}
+
+
 # Computes the results of an operation over operands; `Signature.emit` by default.
 Emitter = Callable[[Signature, list[Any], Context, list[Check] | None], list[Any]]
 
@@ -58,19 +68,20 @@ def program(
     manual: Mesh | None = None,
     checked: bool = False,
     emitter: Emitter = Signature.emit,
+    rows: Rows = rows_of_arrays,
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
+    """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `rows` reads it.
 
-    The token is never donated: waiting for it is waiting for the execution. It is the error word (ops/checks.py) if there are checks, else
-    a scalar.
+    The token is never donated: waiting for it is waiting for the execution. It is what the checks of data found, a vector, if there are
+    any (ops/checks.py), else a scalar.
     context: what lowerings are told. scope: entered around each lowering. manual: the mesh of manual regions, in SPMD mode. checked: make
-    checks of data. emitter: computes operations.
+    checks of data. emitter: computes operations. rows: reads the numbers behind the buffers.
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
         checks: list[tuple[int, Check]] = []
-        env = evaluate(graph, _leaves(graph, constants, arguments), context, scope, manual, checks if checked else None, emitter)
-        token = error_word(checks) if checks else lax.full((), 0, np.uint8)
+        env = evaluate(graph, leaves_of(graph, constants, arguments, rows), context, scope, manual, checks if checked else None, emitter)
+        token = examples([check for _, check in checks]) if checks else lax.full((), 0, np.uint8)
         return (*_separate([env[slot] for slot in graph.outs], arguments), token)
 
     return run
@@ -136,11 +147,12 @@ def _separate(results: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
     return separate
 
 
-def _leaves(graph: Graph, constants: Constants, arguments: tuple[Any, ...]) -> list[Any]:
-    """The values of the leaves and scalar inputs, in slot order."""
+def leaves_of(graph: Graph, constants: Constants, arguments: tuple[Any, ...], rows: Rows = rows_of_arrays) -> list[Any]:
+    """The values of the leaves and scalar inputs in slot order, from the arguments of `program`."""
     parts = graph.parts
     values = dict(zip(parts.leaf_slots, arguments, strict=False))
-    columns = _columns(parts.scalars, constants, arguments[len(parts.leaves) :])
+    packed = rows(arguments[len(parts.leaves) :], counts(parts.scalars, constants))
+    columns = {key: iter(column) for key, column in _columns(parts.scalars, packed).items()}
     fixed = {ScalarKind.FLOAT: iter(constants.floats), ScalarKind.INT: iter(constants.ints)}
     for slot, scalar in zip(parts.scalar_slots, parts.scalars, strict=True):
         number = next(fixed[scalar.kind]) if scalar.fixed else None
@@ -150,18 +162,19 @@ def _leaves(graph: Graph, constants: Constants, arguments: tuple[Any, ...]) -> l
     return [values[slot] for slot in parts.inputs]
 
 
-def _columns(scalars: Sequence[ScalarInput], constants: Constants, packed: tuple[Any, ...]) -> dict[tuple[ScalarKind, bool], Iterator[Any]]:
-    """Rows of the packed arrays: first the numbers that were always inputs, then those that became inputs."""
-    became = {ScalarKind.FLOAT: constants.floats.count(None), ScalarKind.INT: constants.ints.count(None), ScalarKind.SEED: 0}
-    arrays = iter(packed)
-    columns: dict[tuple[ScalarKind, bool], Iterator[Any]] = {}
-    for kind in ScalarKind:
+def _columns(scalars: Sequence[ScalarInput], rows: Mapping[ScalarKind, list[Any]]) -> dict[tuple[ScalarKind, bool], list[Any]]:
+    """The numbers of each kind that were always inputs, which stand first in its rows, and those that became inputs."""
+    columns: dict[tuple[ScalarKind, bool], list[Any]] = {}
+    for kind, numbers in rows.items():
         always = sum([scalar.kind is kind and not scalar.fixed for scalar in scalars])
-        if always + became[kind]:
-            array = next(arrays)
-            rows = [array[row] for row in range(array.shape[0])]
-            columns[kind, False], columns[kind, True] = iter(rows[:always]), iter(rows[always:])
+        columns[kind, False], columns[kind, True] = numbers[:always], numbers[always:]
     return columns
+
+
+def counts(scalars: Sequence[ScalarInput], constants: Constants) -> dict[ScalarKind, int]:
+    """How many numbers of each kind a program takes as inputs, in the order of `arrays_of`."""
+    became = {ScalarKind.FLOAT: constants.floats.count(None), ScalarKind.INT: constants.ints.count(None), ScalarKind.SEED: 0}
+    return {kind: number + sum([scalar.kind is kind and not scalar.fixed for scalar in scalars]) for kind, number in became.items()}
 
 
 def typed(scalar: ScalarInput, number: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from xla_core.engine.compile.emit import Constants, program
+from xla_core.engine.compile.compiler import over_words
+from xla_core.engine.compile.emit import Constants
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.signature import Signature
 from xla_core.engine.placement.layout import Layout
@@ -85,8 +86,8 @@ def can_evaluate(placement: Placement) -> bool:
 
 
 def reference(graph: Graph, constants: Constants, placement: Placement, layout: Layout, checked: bool) -> Callable[..., list[Any]]:
-    """The graph as a function over `(*buffers, *packed)`, like `jitted`, but evaluated operator by operator, without donation."""
-    evaluate = layout.over_buffers(program(graph, constants, placement.context, None, placement.manual_mesh, checked, _operators.emit))
+    """The graph as a function over `(*buffers, *words)`, like `jitted`, but evaluated operator by operator, without donation."""
+    evaluate = layout.over_buffers(over_words(graph, constants, placement, None, checked, _operators.emit))
     shardings = layout.out_shardings
 
     def run(*arguments: Any) -> list[Any]:

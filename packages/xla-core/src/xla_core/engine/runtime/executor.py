@@ -13,9 +13,9 @@ from xla_core.base import metrics
 from xla_core.base.errors import ExecutionError, XlaError
 from xla_core.base.metrics import Cause, ExecuteEvent
 from xla_core.engine.compile.cache import Program, programs
-from xla_core.engine.compile.emit import arrays_of
 from xla_core.engine.compile.passes import pass_keys, passed
 from xla_core.engine.compile.request import Request
+from xla_core.engine.compile.words import float_form, words_of
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.placement.placement import Placement
@@ -102,10 +102,11 @@ def launch(
             programs().learn(program, graph)
             changed = passed(graph)
             program.changed = None if changed is graph else changed
+            program.float_form = float_form(changed, placement.context.platform)
         # A pass keeps leaves and results in their order (engine/compile/passes.py): inputs and values fit either graph.
         graph = program.changed or graph
         floats, ints = program.numbers(inputs)
-        arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
+        arguments = [*inputs.buffers, *words_of(floats, ints, inputs.seeds, program.float_form)]
         if executable is None:
             # Loaded when a program is first compiled: `import torch_xla` compiles none.
             from xla_core.engine.compile.build import Site, build
@@ -120,9 +121,9 @@ def launch(
             results: list[jax.Array]
             *results, token = _call(recorder, graph, executable, arguments)
             keep(results)
-    # An error word is a vector, a bare token a scalar. Nobody writes one for a target.
+    # What checks found is a vector, a bare token a scalar. Nobody writes one for a target.
     if token.ndim and placement.target.attached:
-        faults.expect(recorder, token, graph)
+        faults.expect(recorder, token, graph, program.built, placement)
     _measure(recorder, program, token, begin, placement.is_mesh, cause, line)
     return results
 

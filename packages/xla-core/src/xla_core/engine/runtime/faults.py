@@ -1,4 +1,4 @@
-"""Read the error words that programs return, and raise the errors that they describe."""
+"""Read what programs found wrong in their data, and raise the errors that it means."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from xla_core.engine.compile.compiler import checks_of
+from xla_core.engine.compile.emit import Constants
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.pending_graph import Recorder
-from xla_core.ops.checks import error_of
+from xla_core.engine.placement.placement import Placement
+from xla_core.ops.checks import NOTHING, error_of
 
 
 @dataclass(frozen=True, slots=True)
-class _UnreadWord:
-    """The error word of a launched program."""
+class _Unread:
+    """What the checks of a launched program found, and what says which checks those are."""
 
-    word: jax.Array
+    found: jax.Array
     graph: Graph
+    constants: Constants
+    placement: Placement
 
 
-_unread: dict[Recorder, deque[_UnreadWord]] = {}
+_unread: dict[Recorder, deque[_Unread]] = {}
 
 
-def expect(recorder: Recorder, word: jax.Array, graph: Graph) -> None:
-    """Keep `word`, to be read by `look`."""
-    _unread.setdefault(recorder, deque()).append(_UnreadWord(word, graph))
+def expect(recorder: Recorder, found: jax.Array, graph: Graph, constants: Constants, placement: Placement) -> None:
+    """Keep what the checks of a program find, to be read by `look`."""
+    _unread.setdefault(recorder, deque()).append(_Unread(found, graph, constants, placement))
 
 
 def look(recorder: Recorder, wait: bool) -> None:
@@ -40,20 +45,24 @@ def look(recorder: Recorder, wait: bool) -> None:
             launched = unread.popleft()
         except IndexError:
             return  # another thread looks at it
-        if not wait and not launched.word.is_ready():  # type: ignore[attr-defined]
+        if not wait and not launched.found.is_ready():  # type: ignore[attr-defined]
             unread.appendleft(launched)
             return
         try:
-            word = np.asarray(launched.word)
+            found = np.asarray(launched.found)
         except RuntimeError:
             continue  # the program failed: its results say so
-        if word[0]:
-            raise _error(launched.graph, [int(number) for number in word])
+        values, nothing = found.tolist(), NOTHING[found.dtype]
+        if max(values) != nothing:
+            raise _error(launched, values, nothing)
 
 
-def _error(graph: Graph, word: list[int]) -> Exception:
-    slot, fault, value, *numbers = word
-    name = graph.entries[slot - 1][0].name  # type: ignore[index]
-    line = graph.line(slot - 1)
+def _error(launched: _Unread, values: list[int], nothing: int) -> Exception:
+    """The error of the first check that found something."""
+    graph = launched.graph
+    checks = checks_of(graph, launched.constants, launched.placement)
+    value, (slot, check) = next((value, check) for value, check in zip(values, checks, strict=True) if value != nothing)
+    name = graph.entries[slot][0].name  # type: ignore[index]
+    line = graph.line(slot)
     where = f" ({name}, recorded at {line})" if line else f" ({name})"
-    return error_of(fault, value, (numbers[0], numbers[1]), where)
+    return error_of(check.fault, value, check.numbers, where)

@@ -158,7 +158,7 @@ def _lower(count: int, saved: tuple[int, ...], context: Context, bodies: Sequenc
         begin = sum(saved[:which])
         kept = [lax.full(shape.shape, 0, shape.dtype) for shape in shapes]
         kept[begin : begin + saved[which]] = results[count:]
-        no_fault = nothing_found()
+        no_fault = nothing_found(context.platform)
         findings = [[check.value for check in checks or ()] if other == which else [no_fault] * len(checks_of[other]) for other in (0, 1)]
         return [*results[:count], *kept, *findings[0], *findings[1]]
 

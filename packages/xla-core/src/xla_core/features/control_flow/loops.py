@@ -128,7 +128,7 @@ def _lower(carried: int, context: Context, bodies: Sequence[Body], operands: Ope
 
     start = lax.full((), 0, _UINT32), operands.given[:carried]
     jax.eval_shape(lambda: again((*start, [])))  # finds how many checks the body makes
-    _, results, worst = lax.while_loop(goes_on, again, (*start, [nothing_found() for _ in findings.made]))
+    _, results, worst = lax.while_loop(goes_on, again, (*start, [nothing_found(context.platform) for _ in findings.made]))
     findings.report(worst)
     return list(results)
 

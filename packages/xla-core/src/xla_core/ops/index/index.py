@@ -16,6 +16,7 @@ from jax import lax
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.ops.axes import at_least_1d, axis, slice_along
 from xla_core.ops.checks import Fault, outside
+from xla_core.ops.platforms import positions
 from xla_core.ops.promote import Number, broadcast, cast, expand, full
 from xla_core.ops.table import Context, op
 
@@ -28,13 +29,15 @@ UNCHECKED = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 def wrapped(index: jax.Array, size: int) -> jax.Array:
     """`index` with negative positions counted from the end of a dimension of `size`."""
-    index = cast(index, np.dtype(np.int64))
+    if index.dtype != np.int32 or size > np.iinfo(np.int32).max:
+        index = cast(index, np.dtype(np.int64))
     return lax.select(lax.lt(index, lax.full_like(index, 0)), lax.add(index, lax.full_like(index, size)), index)
 
 
 def stacked(coordinates: Sequence[jax.Array]) -> jax.Array:
     """Coordinate arrays of one shape as rows of positions: shape (*shape, number of coordinates)."""
-    return lax.concatenate([lax.expand_dims(c, (c.ndim,)) for c in coordinates], coordinates[0].ndim)
+    dtype = np.result_type(*[c.dtype for c in coordinates])
+    return lax.concatenate([lax.expand_dims(cast(c, dtype), (c.ndim,)) for c in coordinates], coordinates[0].ndim)
 
 
 def gather_at(x: jax.Array, dims: Sequence[int], coordinates: Sequence[jax.Array], place: int) -> jax.Array:
@@ -90,13 +93,13 @@ def result_place(dims: Sequence[int]) -> int:
     return dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
 
 
-def coordinates_of(x: jax.Array, indices: Indices) -> tuple[tuple[int, ...], list[jax.Array]]:
+def coordinates_of(ctx: Context, x: jax.Array, indices: Indices) -> tuple[tuple[int, ...], list[jax.Array]]:
     """The indexed dimensions of `x` and their indices, wrapped and broadcast against each other."""
     if any(is_mask(index) for index in indices):
         raise UnsupportedOperationError("reading by a boolean mask gives a shape that depends on data; use torch.where or masked_fill")
     dims = indexed_dims(indices)
-    found = [wrapped(index, x.shape[dim]) for dim, index in enumerate(indices) if index is not None]
-    return dims, broadcast(*found)
+    narrow = [positions(index, x.shape[dim], ctx.platform) for dim, index in enumerate(indices) if index is not None]
+    return dims, broadcast(*[wrapped(index, x.shape[dim]) for dim, index in zip(dims, narrow, strict=True)])
 
 
 def check_positions(ctx: Context, x: jax.Array, indices: Indices) -> None:
@@ -104,6 +107,7 @@ def check_positions(ctx: Context, x: jax.Array, indices: Indices) -> None:
     dim = 0
     for index in indices:
         if index is not None and not is_mask(index):
+            index = positions(index, x.shape[dim], ctx.platform)
             ctx.check(Fault.INDEX, outside(index, x.shape[dim], -x.shape[dim]), index, dim, x.shape[dim])
         dim += index.ndim if index is not None and is_mask(index) else 1
 
@@ -113,6 +117,7 @@ def _gather(ctx: Context, x: jax.Array, dim: int, index: jax.Array, *, sparse_gr
     """gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"""
     dim = axis(dim, x.ndim)
     size = at_least_1d(x).shape[dim]
+    index = positions(index, size, ctx.platform)
     ctx.check(Fault.GATHER, outside(index, size), index, dim, size)
     found = take_along(at_least_1d(x), dim, at_least_1d(index)) if index.size else full(0, index.shape, x.dtype)
     return lax.reshape(found, ctx.shape)
@@ -122,6 +127,7 @@ def _gather(ctx: Context, x: jax.Array, dim: int, index: jax.Array, *, sparse_gr
 def _index_select(ctx: Context, x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """index_select(Tensor self, int dim, Tensor index) -> Tensor"""
     rows, dim = at_least_1d(x), axis(dim, x.ndim)
+    index = positions(index, rows.shape[dim], ctx.platform)
     ctx.check(Fault.INDEX_SELECT, outside(index, rows.shape[dim]), index, rows.shape[dim])
     return lax.reshape(take_rows(rows, dim, at_least_1d(index)), ctx.shape)
 
@@ -143,7 +149,7 @@ def _unsafe_index(ctx: Context, x: jax.Array, indices: Indices) -> jax.Array:
     """_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor; the caller knows that positions are in range."""
     if not indexed_dims(indices):
         return x
-    dims, coordinates = coordinates_of(x, indices)
+    dims, coordinates = coordinates_of(ctx, x, indices)
     return gather_at(x, dims, coordinates, result_place(dims))
 
 
@@ -165,6 +171,7 @@ def _one_hot(ctx: Context, x: jax.Array, num_classes: int = -1) -> jax.Array:
 @op("take", notes=CLAMPS)
 def _take(ctx: Context, x: jax.Array, index: jax.Array) -> jax.Array:
     """take(Tensor self, Tensor index) -> Tensor"""
+    index = positions(index, x.size, ctx.platform)
     ctx.check(Fault.TAKE, outside(index, x.size, -x.size), index, x.size)
     return take_rows(lax.reshape(x, (x.size,)), 0, wrapped(index, x.size))
 
@@ -174,5 +181,6 @@ def _embedding(
     ctx: Context, weight: jax.Array, indices: jax.Array, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> jax.Array:
     """embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor"""
+    indices = positions(indices, weight.shape[0], ctx.platform)
     ctx.check(Fault.INDEX_SELECT, outside(indices, weight.shape[0]), indices, weight.shape[0])
     return take_rows(weight, 0, indices)

@@ -21,6 +21,7 @@ from xla_core.ops.checks import Fault
 from xla_core.ops.index.index import Indices, check_positions, indexed_dims, is_mask, result_place, take_rows, wrapped
 from xla_core.ops.index.masked import ranks_of_set, set_positions
 from xla_core.ops.index.scatter import DROPS, scatter_at
+from xla_core.ops.platforms import positions
 from xla_core.ops.promote import broadcast, cast, expand, full
 from xla_core.ops.reduce.reduce import nonzero
 from xla_core.ops.table import Context, op
@@ -70,7 +71,7 @@ def _columns(mask: jax.Array) -> list[_Coordinate]:
     return columns[::-1]
 
 
-def _coordinates(x: jax.Array, indices: Indices) -> list[_Coordinate | None]:
+def _coordinates(ctx: Context, x: jax.Array, indices: Indices) -> list[_Coordinate | None]:
     """One entry for each dimension of `x` that the indices speak of."""
     found: list[_Coordinate | None] = []
     for index in indices:
@@ -79,13 +80,14 @@ def _coordinates(x: jax.Array, indices: Indices) -> list[_Coordinate | None]:
         elif is_mask(index):
             found.extend(_columns(nonzero(index)))
         else:
-            found.append(_Coordinate(wrapped(index, x.shape[len(found)])))
+            size = x.shape[len(found)]
+            found.append(_Coordinate(wrapped(positions(index, size, ctx.platform), size)))
     return found
 
 
 def put_at(ctx: Context, x: jax.Array, indices: Indices, values: jax.Array, accumulate: bool) -> jax.Array:
     """`x` with `values` (broadcast) written at `indices`."""
-    found = _coordinates(x, indices)
+    found = _coordinates(ctx, x, indices)
     dims = tuple(dim for dim, entry in enumerate(found) if entry is not None)
     entries = [entry for entry in found if entry is not None]
     lanes = max(entry.lanes for entry in entries) if all(entry.lanes for entry in entries) else 0

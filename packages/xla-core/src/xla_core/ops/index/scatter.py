@@ -18,6 +18,7 @@ from xla_core.ops.axes import at_least_1d, at_run_time, axis, slice_along, with_
 from xla_core.ops.checks import Fault, outside
 from xla_core.ops.facts import Autocast
 from xla_core.ops.index.index import UNCHECKED, stacked, wrapped
+from xla_core.ops.platforms import positions
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full, highest, is_integral, lowest
 from xla_core.ops.table import Context, op, scalar
 
@@ -80,6 +81,7 @@ def place_along(ctx: Context, x: jax.Array, dim: int, index: jax.Array) -> Place
     """Writes elementwise along `dim` as `scatter` does."""
     dim, index = axis(dim, x.ndim), at_least_1d(index)
     size = at_least_1d(x).shape[dim]
+    index = positions(index, size, ctx.platform)
     ctx.check(Fault.GATHER, outside(index, size), index, dim, size)
 
     def write(target: jax.Array, updates: jax.Array, kind: str) -> jax.Array:
@@ -95,6 +97,7 @@ def place_rows(ctx: Context, x: jax.Array, dim: int, index: jax.Array, fault: Fa
     """Writes whole slices along `dim` as `index_add` does; a 0-d index is one slice. fault: of a position out of range."""
     dim, index = axis(dim, x.ndim), at_least_1d(index)
     size = at_least_1d(x).shape[dim]
+    index = positions(index, size, ctx.platform)
     ctx.check(fault, outside(index, size), index, *((size,) if fault is Fault.INDEX_SELECT else (dim, size)))
 
     def write(target: jax.Array, updates: jax.Array, kind: str) -> jax.Array:
@@ -199,6 +202,7 @@ def _index_fill(ctx: Context, x: jax.Array, dim: int, index: jax.Array, value: N
     """index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor; negative positions count from the end."""
     rows, dim = at_least_1d(x), axis(dim, x.ndim)
     size = rows.shape[dim]
+    index = positions(index, size, ctx.platform)
     ctx.check(Fault.INDEX, outside(index, size, -size), index, dim, size)
     index = wrapped(at_least_1d(index), size)
     hit = scatter_at(full(False, (size,), np.dtype(np.bool_)), (0,), (index,), full(True, index.shape, np.dtype(np.bool_)), 0)
@@ -210,6 +214,7 @@ def _index_fill(ctx: Context, x: jax.Array, dim: int, index: jax.Array, value: N
 def _put(ctx: Context, x: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False) -> jax.Array:
     """put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor; negative positions count from the end."""
     flat = lax.reshape(x, (x.size,))
+    index = positions(index, x.size, ctx.platform)
     ctx.check(Fault.TAKE, outside(index, x.size, -x.size), index, x.size)
     index = wrapped(lax.reshape(index, (index.size,)), x.size)
     written = scatter_at(flat, (0,), (index,), lax.reshape(source, index.shape), 0, "sum" if accumulate else "set")
@@ -221,7 +226,7 @@ def _embedding_backward(
     ctx: Context, grad: jax.Array, indices: jax.Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> jax.Array:
     """embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool scale_grad_by_freq)"""
-    index = lax.reshape(indices, (indices.size,))
+    index = positions(lax.reshape(indices, (indices.size,)), num_weights, ctx.platform)
     rows = cast(lax.reshape(grad, (index.size, ctx.shape[1])), compute_dtype(ctx.dtype))
     if scale_grad_by_freq and index.size:
         one = full(1, index.shape, np.dtype(np.int32))

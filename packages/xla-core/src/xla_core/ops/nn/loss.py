@@ -12,6 +12,7 @@ from jax import lax
 from xla_core.ops.checks import Fault, not_a_share, outside
 from xla_core.ops.cpu import staged
 from xla_core.ops.facts import Autocast
+from xla_core.ops.platforms import positions
 from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op, without_lowering
 
@@ -184,16 +185,22 @@ def binary_cross_entropy_with_logits(
     return _reduce(ctx, _times(values, weight), reduction)
 
 
-def _class_weights(x: jax.Array, target: jax.Array, weight: jax.Array | None, ignore_index: int) -> tuple[jax.Array, jax.Array]:
-    """Targets made harmless where ignored, and each target's weight: its class's, or 0 where ignored."""
-    classes = x.shape[1]
-    ignored = lax.eq(target, lax.full_like(target, ignore_index))
-    safe = lax.select(ignored, lax.full_like(target, 0), target)
-    if weight is None or classes == 0:
+def _class_weights(x: jax.Array, target: jax.Array, weight: jax.Array | None, ignore_index: int) -> jax.Array:
+    """Each target's weight: its class's, or 0 where ignored."""
+    if weight is None or x.shape[1] == 0:
         each = lax.full(target.shape, 1, x.dtype)
     else:
-        each = cast(weight, x.dtype).at[safe].get(mode="fill", fill_value=np.nan)
-    return safe, lax.select(ignored, lax.full_like(each, 0), each)
+        each = cast(weight, x.dtype).at[_without_ignored(target, ignore_index)].get(mode="fill", fill_value=np.nan)
+    return lax.select(_ignored(target, ignore_index), lax.full_like(each, 0), each)
+
+
+def _ignored(target: jax.Array, ignore_index: int) -> jax.Array:
+    return lax.eq(target, lax.full_like(target, ignore_index))
+
+
+def _without_ignored(target: jax.Array, ignore_index: int) -> jax.Array:
+    """Targets made harmless where ignored."""
+    return lax.select(_ignored(target, ignore_index), lax.full_like(target, 0), target)
 
 
 def _own_class(x: jax.Array, target: jax.Array) -> jax.Array:
@@ -202,17 +209,19 @@ def _own_class(x: jax.Array, target: jax.Array) -> jax.Array:
     return lax.eq(classes, lax.broadcast_in_dim(target, x.shape, [i for i in range(x.ndim) if i != 1]))
 
 
-def _nll_values(x: jax.Array, target: jax.Array, each: jax.Array) -> jax.Array:
-    """-weight * x[target] per target. A target outside the classes gives NaN, where CPU torch raises, and the checks do."""
+def _picked(ctx: Context, x: jax.Array, target: jax.Array) -> jax.Array:
+    """x[target] per target. A target outside the classes gives NaN, where CPU torch raises, and the checks do."""
+    if ctx.platform == "tpu":  # a sum over all classes becomes part of what computes `x`; a gather is five kernels
+        total = lax.reduce_sum(lax.select(_own_class(x, target), x, lax.full_like(x, 0)), (1,))
+        return lax.select(outside(target, x.shape[1]), lax.full_like(total, np.nan), total)
     # Negative indices would count from the end.
     index = lax.select(lax.lt(target, lax.full_like(target, 0)), lax.full_like(target, x.shape[1]), target)
-    picked = jax.numpy.take_along_axis(x, lax.expand_dims(index, (1,)), axis=1, mode="fill", fill_value=np.nan)
-    used = lax.ne(each, lax.full_like(each, 0))
-    return lax.select(used, lax.neg(lax.mul(lax.squeeze(picked, (1,)), each)), lax.full_like(each, 0))
+    return lax.squeeze(jax.numpy.take_along_axis(x, lax.expand_dims(index, (1,)), axis=1, mode="fill", fill_value=np.nan), (1,))
 
 
-def _batched(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A single example (C,) with target () as a batch of one."""
+def _batched(ctx: Context, x: jax.Array, target: jax.Array, ignore_index: int) -> tuple[jax.Array, jax.Array]:
+    """Values in the dtype of computation, and targets as positions; a single example (C,) with target () as a batch of one."""
+    x, target = cast(x, compute_dtype(ctx.dtype)), positions(target, ignore_index, ctx.platform)
     return (x, target) if x.ndim > 1 else (lax.expand_dims(x, (0,)), lax.reshape(target, (1,)))
 
 
@@ -222,10 +231,14 @@ def nll_loss_forward(
     ctx: Context, x: jax.Array, target: jax.Array, weight: jax.Array | None, reduction: int, ignore_index: int
 ) -> tuple[jax.Array, jax.Array]:
     """nll_loss_forward(self, target, Tensor? weight, int reduction, SymInt ignore_index) -> (output, total_weight)"""
-    wide, target = _batched(cast(x, compute_dtype(ctx.dtype)), target)
-    safe, each = _class_weights(wide, target, weight, ignore_index)
+    wide, target = _batched(ctx, x, target, ignore_index)
+    safe, each = _without_ignored(target, ignore_index), _class_weights(wide, target, weight, ignore_index)
     ctx.check(Fault.TARGET, outside(safe, wide.shape[1]), safe, wide.shape[1])
-    values, total = _nll_values(wide, safe, each), _total(ctx, each)
+    costs = lax.neg(_picked(ctx, wide, safe))
+    if weight is not None:
+        costs = lax.mul(costs, each)
+    # A cost without weight counts nothing, even if it is infinite.
+    values, total = lax.select(lax.ne(each, lax.full_like(each, 0)), costs, lax.full_like(costs, 0)), _total(ctx, each)
     if reduction == Reduction.NONE and x.ndim > 1:
         return cast(values, ctx.dtype), lax.full((), 0, ctx.dtype)
     loss = _total(ctx, values)
@@ -244,12 +257,16 @@ def nll_loss_backward(
     total_weight: jax.Array,
 ) -> jax.Array:
     """nll_loss_backward(grad_output, self, target, Tensor? weight, int reduction, SymInt ignore_index, total_weight) -> Tensor"""
-    wide, target = _batched(cast(x, compute_dtype(ctx.dtype)), target)
-    safe, each = _class_weights(wide, target, weight, ignore_index)
-    incoming = lax.mul(expand(cast(grad, each.dtype), each.shape), lax.neg(each))
+    wide, target = _batched(ctx, x, target, ignore_index)
+    over_classes = [i for i in range(wide.ndim) if i != 1]
+    slope, chosen = lax.neg(cast(grad, wide.dtype)), _own_class(wide, target)
     if reduction == Reduction.MEAN:
-        incoming = lax.div(incoming, expand(cast(total_weight, each.dtype), each.shape))
-    spread = lax.broadcast_in_dim(incoming, wide.shape, [i for i in range(wide.ndim) if i != 1])
-    used = lax.broadcast_in_dim(lax.ne(each, lax.full_like(each, 0)), wide.shape, [i for i in range(wide.ndim) if i != 1])
-    chosen = lax.bitwise_and(_own_class(wide, safe), used)
+        slope = lax.div(slope, cast(total_weight, wide.dtype))
+    if weight is not None:
+        each = _class_weights(wide, target, weight, ignore_index)
+        slope = lax.mul(expand(slope, each.shape), each)
+        chosen = lax.bitwise_and(chosen, lax.broadcast_in_dim(lax.ne(each, lax.full_like(each, 0)), wide.shape, over_classes))
+    elif 0 <= ignore_index < wide.shape[1]:  # the others are no class
+        chosen = lax.bitwise_and(chosen, lax.broadcast_in_dim(lax.bitwise_not(_ignored(target, ignore_index)), wide.shape, over_classes))
+    spread = lax.broadcast_in_dim(expand(slope, target.shape), wide.shape, over_classes)
     return lax.reshape(cast(lax.select(chosen, spread, lax.full_like(spread, 0)), ctx.dtype), ctx.shape)

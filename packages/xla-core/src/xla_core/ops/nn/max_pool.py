@@ -2,17 +2,20 @@
 
 Windows are taken one dimension after the other, as slices and comparisons: they vectorise, and indices that nobody reads vanish.
 Gradients look each position up in the few windows that cover it, because XLA:CPU's own select-and-scatter is a hundred times slower.
+TPUs have instructions of their own for both.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.axes import is_open, larger
 from xla_core.ops.checks import Fault, outside
 from xla_core.ops.facts import Autocast
 from xla_core.ops.nn.conv.shape import spatial_arguments
@@ -88,11 +91,33 @@ def max_pool(
 ) -> Pair:
     """max_pool2d_with_indices(self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False)"""
     value, index, inner = channels_last(x, rank), None, 1
-    for slide in reversed(slides(rank, x.shape, ctx.shape, kernel_size, stride, padding, dilation)):
+    windows = slides(rank, x.shape, ctx.shape, kernel_size, stride, padding, dilation)
+    for slide in reversed(windows):
         value, index = _max_along(value, index, slide, inner)
         inner *= slide.size
     index = cast(value if index is None else index, np.dtype(np.int64))
-    return channels_first(value, rank), channels_first(index, rank)
+    whole = _largest_of(x, windows) if _has_instructions(ctx, x, windows) else channels_first(value, rank)
+    return whole, channels_first(index, rank)
+
+
+def _has_instructions(ctx: Context, x: jax.Array, windows: list[Slide]) -> bool:
+    """Whether the platform has an instruction for such windows, and for their gradient."""
+    closed = not any(map(is_open, x.shape)) and x.size > 0
+    return ctx.platform == "tpu" and closed and is_float(x.dtype) and all(slide.dilation == 1 for slide in windows)
+
+
+def _largest_of(x: jax.Array, windows: list[Slide]) -> jax.Array:
+    """The maximum of each window, as one operation."""
+    lead = x.ndim - len(windows)
+    past = [larger((slide.out - 1) * slide.stride + slide.reach - slide.size - slide.padding, 0) for slide in windows]
+    return lax.reduce_window(
+        x,
+        np.asarray(-np.inf, x.dtype),
+        lax.max,
+        (*[1] * lead, *[slide.kernel for slide in windows]),
+        (*[1] * lead, *[slide.stride for slide in windows]),
+        [*[(0, 0)] * lead, *[(slide.padding, end) for slide, end in zip(windows, past, strict=True)]],
+    )
 
 
 def _scatter(grad: jax.Array, index: jax.Array, shape: tuple[int, ...], rank: int, *, replace: bool = False) -> jax.Array:
@@ -139,6 +164,10 @@ def max_pool_backward(
     """max_pool2d_with_indices_backward(grad_output, self, kernel_size, stride, padding, dilation, bool ceil_mode, indices) -> Tensor"""
     windows = slides(rank, x.shape, grad.shape, kernel_size, stride, padding, dilation)
     wide = cast(grad, compute_dtype(ctx.dtype))
+    if _has_instructions(ctx, x, windows) and grad.size:
+        # The first of equal elements gets the gradient here, too. After a NaN in its window it is another element than `indices` names.
+        [slope] = jax.vjp(partial(_largest_of, windows=windows), cast(x, wide.dtype))[1](wide)
+        return cast(slope, ctx.dtype)
     if math.prod(slide.overlap for slide in windows) > _LOOKUPS or grad.size == 0:
         return cast(_scatter(wide, indices, ctx.shape, len(windows)), ctx.dtype)
     return cast(_look_up(wide, indices, windows), ctx.dtype)

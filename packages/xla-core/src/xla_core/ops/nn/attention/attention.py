@@ -76,6 +76,11 @@ def _scores(query: jax.Array, key: jax.Array, mask: Maybe, is_causal: bool, scal
     return scores
 
 
+def _sees_nothing(scores: jax.Array, mask: Maybe) -> bool:
+    """Whether there may be a query without keys to see. A causal one sees the first."""
+    return mask is not None or scores.shape[-1] == 0
+
+
 def _finite(x: jax.Array) -> jax.Array:
     """`x` with 0 for -inf: what to subtract from a row that is masked throughout."""
     return lax.select(lax.eq(x, full(-math.inf, x.shape, x.dtype)), lax.full_like(x, 0), x)
@@ -86,14 +91,18 @@ def _over_keys(row: jax.Array, like: jax.Array) -> jax.Array:
     return lax.broadcast_in_dim(row, like.shape, range(row.ndim))
 
 
-def _weights(ctx: Context, scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _weights(ctx: Context, scores: jax.Array, mask: Maybe) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Unnormalised weights, their sum (1 for a row masked throughout), and its logarithm, per query."""
     last = scores.ndim - 1
-    top = _finite(staged.largest(ctx, scores, (last,)))
+    top, guarded = staged.largest(ctx, scores, (last,)), _sees_nothing(scores, mask)
+    if guarded:
+        top = _finite(top)
     weights = lax.exp(lax.sub(scores, _over_keys(top, scores)))
     total = staged.total(ctx, weights, (last,))
     logsumexp = lax.add(top, lax.log(total))
-    return weights, lax.select(lax.eq(total, lax.full_like(total, 0)), lax.full_like(total, 1), total), logsumexp
+    if guarded:
+        total = lax.select(lax.eq(total, lax.full_like(total, 0)), lax.full_like(total, 1), total)
+    return weights, total, logsumexp
 
 
 def attend(
@@ -104,9 +113,12 @@ def attend(
     lead = query.shape[:-2] if query.ndim >= key.ndim else lax.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query = expand(cast(query, dtype), (*lead, *query.shape[-2:]))
     key, value = (_for_each_query_head(cast(x, dtype), lead) for x in (key, value))
-    weights, total, logsumexp = _weights(ctx, _scores(query, key, mask, is_causal, _scale(query, scale)))
-    output = matrix_product(weights, value)
-    return lax.div(output, _over_keys(total, output)), lax.div(weights, _over_keys(total, weights)), logsumexp
+    weights, total, logsumexp = _weights(ctx, _scores(query, key, mask, is_causal, _scale(query, scale)), mask)
+    shares = lax.div(weights, _over_keys(total, weights))
+    if ctx.platform == "tpu":  # its compiler makes one kernel of a softmax times values, written so
+        return matrix_product(shares, value), shares, logsumexp
+    output = matrix_product(weights, value)  # fewer divisions
+    return lax.div(output, _over_keys(total, output)), shares, logsumexp
 
 
 def attend_backward(
@@ -128,7 +140,10 @@ def attend_backward(
     grad, query, output, logsumexp = (cast(x, dtype) for x in (grad, query, output, logsumexp))
     key, value = (_for_each_query_head(cast(x, dtype), lead) for x in (key, value))
     scores = _scores(query, key, mask, is_causal, factor)
-    weights = lax.exp(lax.sub(scores, _over_keys(_finite(lax.reshape(logsumexp, scores.shape[:-1])), scores)))
+    logsumexp = lax.reshape(logsumexp, scores.shape[:-1])
+    if _sees_nothing(scores, mask):
+        logsumexp = _finite(logsumexp)
+    weights = lax.exp(lax.sub(scores, _over_keys(logsumexp, scores)))
     rows, batch = scores.ndim - 2, tuple(range(scores.ndim - 2))
     to_value = contract(weights, grad, ((rows,), (rows,)), (batch, batch))
     level = staged.total(ctx, lax.mul(grad, output), (grad.ndim - 1,))
