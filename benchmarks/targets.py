@@ -5,6 +5,7 @@ Needs the compilers: `hatch run bench:targets` has an environment with them. Tim
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import SingleDeviceSharding
 from rich.table import Table
+from torch import Tensor, nn
 
 import models_jax
+import models_large
 import steps
 from harness import Row, wide_console, write_results
 
@@ -45,21 +48,48 @@ def ours(work: steps.Workload) -> Any:
 
 def theirs(work: steps.Workload, device: Any) -> Any:
     """The same by hand, with state and batch described only."""
-    torch.manual_seed(0)
     model = work.model()
     place = SingleDeviceSharding(device)
 
-    def described(part: Any) -> Any:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), part)
+    def described(part: Tensor) -> jax.ShapeDtypeStruct:
+        dtype = work.dtype if part.is_floating_point() else torch.int32  # as jax has integers
+        return jax.ShapeDtypeStruct(part.shape, str(dtype).removeprefix("torch."), sharding=place)
 
-    params = {name: steps.in_jax(value, work.dtype) for name, value in model.named_parameters()}
-    buffers = {name: steps.in_jax(value, work.dtype) for name, value in model.named_buffers() if value.is_floating_point()}
-    inputs, labels = (steps.in_jax(part, work.dtype) for part in work.batch())
+    params = {name: described(value) for name, value in model.named_parameters()}
+    buffers = {name: described(value) for name, value in model.named_buffers() if value.is_floating_point()}
+    inputs, labels = map(described, work.batch())
     if work.rule is None:
-        return models_jax.decoding_program(work.in_jax).lower(described(params), described(inputs)).compile()
-    state = jax.eval_shape(work.rule.start, params, buffers)
-    program = models_jax.training_program(work.in_jax, work.rule)
-    return program.lower(described(params), described(state), described(inputs), described(labels)).compile()
+        return models_jax.decoding_program(work.in_jax).lower(params, inputs).compile()
+    state = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), jax.eval_shape(work.rule.start, params, buffers)
+    )
+    return models_jax.training_program(work.in_jax, work.rule).lower(params, state, inputs, labels).compile()
+
+
+def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model without weights: a target takes none."""
+    with torch.device("meta"):
+        return make()
+
+
+def large_works(quick: bool) -> dict[str, steps.Workload]:
+    """ResNet-50 with 128 images, and a layer of Llama-3-8B with its embedding and head over 4,096 tokens, both in bfloat16."""
+    stages = (1, 1) if quick else models_large.STAGES
+    size = models_large.LlamaSize(64, 128, 4, 2, 32, 64) if quick else models_large.LlamaSize()
+    images, edge = (2, 32) if quick else (128, 224)
+    sgd, adamw = partial(torch.optim.SGD, lr=0.1, momentum=0.9), partial(torch.optim.AdamW, lr=3e-4, weight_decay=0.01)
+    half = {"goals": (), "captured_goals": (), "dtype": torch.bfloat16}
+    rows = [
+        steps.Workload(
+            "resnet50", lambda: on_meta(partial(models_large.ResNet50, stages=stages)), partial(steps.images, images, 3, edge),
+            models_large.resnet50(stages), optimizer=sgd, rule=models_jax.sgd(0.1, 0.9), **half,
+        ),
+        steps.Workload(
+            "llama", lambda: on_meta(partial(models_large.Llama, size)), lambda: (torch.randint(size.words, (1, size.tokens)),) * 2,
+            models_large.llama(size), optimizer=adamw, rule=models_jax.adam(3e-4, 0.01), **half,
+        ),
+    ]  # fmt: skip
+    return {row.name: row for row in rows}
 
 
 def row_of(name: str, target: Any, precision: str, make: Callable[[], Any], kind: str) -> Row:
@@ -82,8 +112,8 @@ def row_of(name: str, target: Any, precision: str, make: Callable[[], Any], kind
 
 @click.command(help=__doc__)
 @click.option("--targets", default="v5e,h100", show_default=True, help="Names, separated by commas.")
-@click.option("--models", default="mlp,decode,cnn,resnet18,gpt", show_default=True, help="Names, separated by commas.")
-@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)
+@click.option("--models", default="mlp,decode,cnn,resnet18,gpt,resnet50,llama", show_default=True, help="Names, separated by commas.")
+@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True, help="But for resnet50 and llama.")
 @click.option("--quick", is_flag=True, help="Tiny sizes.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), default=Path("targets.json"), show_default=True)
 def main(targets: str, models: str, dtype: str, quick: bool, path: Path) -> None:
@@ -91,7 +121,7 @@ def main(targets: str, models: str, dtype: str, quick: bool, path: Path) -> None
     from torch_xla.backends import get_mat_mul_precision
 
     jnp.zeros(())  # jax's own device, before any target
-    works = steps.workloads(quick, None, DTYPES[dtype])
+    works = {**steps.workloads(quick, None, DTYPES[dtype]), **large_works(quick)}
     rows: list[Row] = []
     table = Table("step", "target", "by", "time", "bytes", "memory", "copies", "compile s", "time ×", "bytes ×", "memory ×", "copies ×")
     for name in targets.split(","):

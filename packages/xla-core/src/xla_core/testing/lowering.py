@@ -34,12 +34,14 @@ def to_tensor(array: jax.Array) -> torch.Tensor:
 
 
 def lower_once(
-    func: OpOverload, expected: Any, *args: Any, seed: int | None = None, replica: bool = False, **kwargs: Any
+    func: OpOverload, expected: Any, *args: Any, seed: int | None = None, replica: bool = False, platform: str | None = None, **kwargs: Any
 ) -> list[torch.Tensor | None]:
     """The results of `func`'s lowering under `jax.jit`, as CPU tensors; `expected` gives the inferred shapes and dtypes.
 
-    replica: run it as the only replica of a job, where a lowering uses collectives.
+    replica: run it as the only replica of a job, where a lowering uses collectives. platform: lower it as for this one,
+    which need not be the one that runs it: so a test on the CPU meets what TPUs get.
     """
+    context_platform = platform or jax.default_backend()
     name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
     spec = TABLE[name]
     leaves = [leaf if isinstance(leaf, torch.Tensor) else None for leaf in tree_flatten(expected)[0]]
@@ -52,7 +54,7 @@ def lower_once(
         def run(arrays: list[jax.Array], key: jax.Array) -> list[jax.Array | None]:
             rest = iter(arrays)
             new_args, new_kwargs = jax.tree.unflatten(tree, [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat])
-            result = spec.lower(Context(out, key if spec.random else None, platform=jax.default_backend()), *new_args, **new_kwargs)
+            result = spec.lower(Context(out, key if spec.random else None, platform=context_platform), *new_args, **new_kwargs)
             return list(result) if isinstance(result, (tuple, list)) else [result]
 
         first = jax.devices()[:1]
@@ -67,11 +69,15 @@ def lower_once(
 
 
 def check_lowering(func: OpOverload, *args: Any, rtol: float | None = None, atol: float | None = None, **kwargs: Any) -> None:
-    """Assert that the lowering of `func` gives what CPU torch gives: values, shapes and dtypes (NaN equals NaN)."""
+    """Assert that the lowering of `func` gives what CPU torch gives: values, shapes and dtypes (NaN equals NaN).
+
+    kwargs: of the operation; `seed`, `replica` and `platform` are for `lower_once`.
+    """
+    own = {name: kwargs.pop(name) for name in ("seed", "replica", "platform") if name in kwargs}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch says of its own operation, such as that it is deprecated
         expected = func(*tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, args), **kwargs)
-    got = lower_once(func, expected, *args, **kwargs)
+    got = lower_once(func, expected, *args, **own, **kwargs)
     for mine, theirs in zip(got, tree_flatten(expected)[0], strict=True):
         if isinstance(theirs, torch.Tensor):
             torch.testing.assert_close(mine, theirs.resolve_conj().resolve_neg(), rtol=rtol, atol=atol, equal_nan=True)

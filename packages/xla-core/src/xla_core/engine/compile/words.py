@@ -41,10 +41,10 @@ def words_of(floats: list[float], ints: list[int], seeds: list[int], form: Float
     """The array of words that follows the buffers among a program's arguments; none for a program without numbers."""
     arrays = arrays_of(floats, ints, seeds)
     if floats and form is not FloatForm.DOUBLE:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             first = arrays[0].astype(np.float32)
-        rest = [] if form is FloatForm.SINGLE else [np.where(np.isfinite(first), arrays[0] - first, 0).astype(np.float32)]
-        arrays[:1] = [first, *rest]
+            rest = np.where(np.isfinite(first), arrays[0] - first, 0).astype(np.float32)
+        arrays[:1] = [first] if form is FloatForm.SINGLE else [first, rest]
     if not arrays:
         return []
     words = [array.reshape(-1).view(_WORD) for array in arrays]

@@ -20,16 +20,18 @@ _DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16
 _library = torch.library.Library("aten", "IMPL")
 
 
-def _covered(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> bool:
+def _covered(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, enable_gqa: bool) -> bool:
     """Whether the fused operation gives what torch's composition would, errors included."""
     if dropout_p != 0 or any(tensor_behind(one) is None for one in (query, key, value)):
         return False
     dtype, shape, keys = query.dtype, query.shape, key.shape
     if not (len(shape) == len(keys) == len(value.shape) == 4 and dtype is key.dtype is value.dtype and dtype in _DTYPES):
         return False
-    if not (shape[:2] == keys[:2] == value.shape[:2] and keys[2] == value.shape[2] and shape[3] == keys[3] == value.shape[3]):
+    if not (shape[0] == keys[0] and keys[:3] == value.shape[:3] and shape[3] == keys[3] == value.shape[3]):
         return False
     if 0 in shape or 0 in keys:
+        return False
+    if shape[1] % keys[1] if enable_gqa else shape[1] != keys[1]:
         return False
     if mask is None:
         return True
@@ -53,7 +55,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Any:
     """`torch.nn.functional.scaled_dot_product_attention`, fused where the fused operation covers it."""
-    if _covered(query, key, value, attn_mask, dropout_p, is_causal):
+    if _covered(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = attn_mask.to(query.dtype).log()  # 0 where True, else -inf
         return _fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]

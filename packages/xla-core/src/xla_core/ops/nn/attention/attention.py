@@ -64,7 +64,11 @@ def _scale(query: jax.Array, scale: float | None) -> float:
 
 def _scores(query: jax.Array, key: jax.Array, mask: Maybe, is_causal: bool, scale: float) -> jax.Array:
     """query @ key^T * scale with masks applied: a boolean one keeps where True, another is added."""
-    scores = matrix_product(lax.mul(query, full(scale, query.shape, query.dtype)), _transposed(key))
+    if query.dtype == compute_dtype(query.dtype):
+        scores = matrix_product(lax.mul(query, full(scale, query.shape, query.dtype)), _transposed(key))
+    else:
+        scores = matrix_product(query, _transposed(key))
+        scores = lax.mul(scores, full(scale, scores.shape, scores.dtype))
     hidden = full(-math.inf, scores.shape, scores.dtype)
     if mask is not None and mask.dtype == np.bool_:
         scores = lax.select(expand(mask, scores.shape), scores, hidden)
@@ -105,19 +109,24 @@ def _weights(ctx: Context, scores: jax.Array, mask: Maybe) -> tuple[jax.Array, j
     return weights, total, logsumexp
 
 
+def _factor_dtype(ctx: Context, dtype: np.dtype) -> np.dtype:
+    """In which dtype products take their operands: halves where the platform multiplies them, which a CPU does not. Sums are wide."""
+    return compute_dtype(dtype) if ctx.platform == "cpu" else dtype
+
+
 def attend(
     ctx: Context, query: jax.Array, key: jax.Array, value: jax.Array, mask: Maybe, is_causal: bool, scale: float | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(output, normalised weights, logsumexp) in the compute dtype; what is not used costs nothing."""
-    dtype = compute_dtype(query.dtype)
+    dtype = _factor_dtype(ctx, query.dtype)
     lead = query.shape[:-2] if query.ndim >= key.ndim else lax.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query = expand(cast(query, dtype), (*lead, *query.shape[-2:]))
     key, value = (_for_each_query_head(cast(x, dtype), lead) for x in (key, value))
     weights, total, logsumexp = _weights(ctx, _scores(query, key, mask, is_causal, _scale(query, scale)), mask)
     shares = lax.div(weights, _over_keys(total, weights))
     if ctx.platform == "tpu":  # its compiler makes one kernel of a softmax times values, written so
-        return matrix_product(shares, value), shares, logsumexp
-    output = matrix_product(weights, value)  # fewer divisions
+        return matrix_product(cast(shares, dtype), value), shares, logsumexp
+    output = matrix_product(cast(weights, dtype), value)  # fewer divisions
     return lax.div(output, _over_keys(total, output)), shares, logsumexp
 
 
@@ -134,10 +143,11 @@ def attend_backward(
     scale: float | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Gradients of query, key, value and scores, the first three in the shapes given."""
-    dtype = compute_dtype(query.dtype)
+    wide, dtype = compute_dtype(query.dtype), _factor_dtype(ctx, query.dtype)
     lead, factor = query.shape[:-2], _scale(query, scale)
     shapes = [x.shape for x in (key, value)]
-    grad, query, output, logsumexp = (cast(x, dtype) for x in (grad, query, output, logsumexp))
+    level = staged.total(ctx, lax.mul(cast(grad, wide), cast(output, wide)), (grad.ndim - 1,))
+    grad, query, logsumexp = cast(grad, dtype), cast(query, dtype), cast(logsumexp, wide)
     key, value = (_for_each_query_head(cast(x, dtype), lead) for x in (key, value))
     scores = _scores(query, key, mask, is_causal, factor)
     logsumexp = lax.reshape(logsumexp, scores.shape[:-1])
@@ -145,11 +155,10 @@ def attend_backward(
         logsumexp = _finite(logsumexp)
     weights = lax.exp(lax.sub(scores, _over_keys(logsumexp, scores)))
     rows, batch = scores.ndim - 2, tuple(range(scores.ndim - 2))
-    to_value = contract(weights, grad, ((rows,), (rows,)), (batch, batch))
-    level = staged.total(ctx, lax.mul(grad, output), (grad.ndim - 1,))
+    to_value = contract(cast(weights, dtype), grad, ((rows,), (rows,)), (batch, batch))
     to_weights = matrix_product(grad, _transposed(value))
     to_scores = lax.mul(weights, lax.sub(to_weights, _over_keys(level, to_weights)))
-    scaled = lax.mul(to_scores, full(factor, to_scores.shape, dtype))
+    scaled = cast(lax.mul(to_scores, full(factor, to_scores.shape, wide)), dtype)
     to_query = matrix_product(scaled, key)
     to_key = contract(scaled, query, ((rows,), (rows,)), (batch, batch))
     return to_query, _summed_to(ctx, to_key, shapes[0]), _summed_to(ctx, to_value, shapes[1]), to_scores
