@@ -1,4 +1,7 @@
-"""The numbers of a launch as one array of 32-bit words: a step uploads one buffer, whatever kinds of numbers change in it."""
+"""The numbers of a launch as one array: a step uploads one buffer, whatever kinds of numbers change in it.
+
+Numbers of one kind stand in it as they are, those of several kinds as 32-bit words.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from xla_core.engine.compile.emit import arrays_of
+from xla_core.engine.compile.emit import arrays_of, rows_of_arrays
 from xla_core.engine.graph.entries import ScalarKind
 from xla_core.engine.graph.graph import Graph
 
@@ -38,22 +41,21 @@ def float_form(graph: Graph, platform: str) -> FloatForm:
 
 
 def words_of(floats: list[float], ints: list[int], seeds: list[int], form: FloatForm) -> list[np.ndarray[Any, Any]]:
-    """The array of words that follows the buffers among a program's arguments; none for a program without numbers."""
+    """The array that follows the buffers among a program's arguments; none for a program without numbers."""
     arrays = arrays_of(floats, ints, seeds)
     if floats and form is not FloatForm.DOUBLE:
         with np.errstate(over="ignore", invalid="ignore"):
             first = arrays[0].astype(np.float32)
             rest = np.where(np.isfinite(first), arrays[0] - first, 0).astype(np.float32)
         arrays[:1] = [first] if form is FloatForm.SINGLE else [first, rest]
-    if not arrays:
-        return []
-    words = [array.reshape(-1).view(_WORD) for array in arrays]
-    return [words[0] if len(words) == 1 else np.concatenate(words)]
+    return arrays if len(arrays) < 2 else [np.concatenate([array.reshape(-1).view(_WORD) for array in arrays])]
 
 
 def rows_of_words(form: FloatForm, packed: Sequence[Any], numbers: Mapping[ScalarKind, int]) -> dict[ScalarKind, list[Any]]:
-    """The numbers in the words, as `program` takes them: each is cut out first, so that it becomes part of what uses it."""
-    [words] = packed or [None]
+    """The numbers in the array, as `program` takes them: each is cut out first, so that it becomes part of what uses it."""
+    if sum(map(bool, numbers.values())) < 2 and not (form is FloatForm.PAIR and numbers[ScalarKind.FLOAT]):
+        return rows_of_arrays(packed, numbers)
+    [words] = packed
     places = itertools.count()
 
     def word(dtype: np.dtype) -> Any:
