@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import torch
+
 from xla_core.api import job
 from xla_core.base import config
 from xla_core.base.budgets import budget
+from xla_core.engine.placement.planned import PlannedBuffer
 from xla_core.engine.placement.target import Target
 from xla_core.engine.runtime import client
 from xla_core.engine.runtime.topology import Topology
+from xla_core.engine.runtime.transfer import to_torch
+from xla_core.engine.tensor.plain import unwrapped
+from xla_core.engine.tensor.values import value_of
 
 
 @budget()
@@ -49,9 +55,23 @@ def planned_devices() -> int:
     return 0 if target is None or target.attached else len(target.devices)
 
 
+def known_elements(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The elements of a tensor on a target that is not attached, on the CPU, if they are integers that came from the host; else None."""
+    buffer = value_of(unwrapped(tensor)).buffer
+    if not isinstance(buffer, PlannedBuffer) or buffer.known is None:
+        return None
+    return to_torch(buffer.known, tensor.dtype)
+
+
 @contextmanager
 def as_replica(count: int) -> Iterator[None]:
-    """Within the block, this process is the first of `count` replicas, one for each device of its target, from the first on.
+    """Within the block, this process is the first of `count` replicas, as `become_replica` makes it."""
+    with become_replica(count):
+        yield
+
+
+def become_replica(count: int) -> ExitStack:
+    """Make this process the first of `count` replicas, one for each device of its target, from the first on; closing the result ends it.
 
     Raises ValueError for more than the target has devices.
     """
@@ -64,4 +84,4 @@ def as_replica(count: int) -> Iterator[None]:
         restored.callback(job.set_topology, job.set_topology(place))
         restored.callback(client.set_current_index, client.current_index())
         restored.callback(client.exchange, client.exchange(client.planned(target)))
-        yield
+        return restored.pop_all()

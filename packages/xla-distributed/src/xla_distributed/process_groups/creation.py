@@ -11,8 +11,10 @@ import torch.distributed as dist
 
 from xla_core.abi.collectives import groups_of
 from xla_core.abi.job import ordinal, world_size
+from xla_core.abi.targets import planned_devices
 from xla_distributed.job import connection
 from xla_distributed.process_groups import meshes
+from xla_distributed.process_groups.planned_group import PlannedProcessGroup
 from xla_distributed.process_groups.process_group import ProcessGroupXla
 
 _DEFAULT_TIMEOUT = timedelta(seconds=1800)
@@ -49,9 +51,8 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     if groups is not None:
         groups_of(groups)
     torch.get_device_module("xla").init()  # else device meshes choose a device by LOCAL_RANK, where each process has but one
-    return ProcessGroupXla(
-        options.store, options.group_rank, options.group_size, options.timeout, groups=groups, generation=_Generations.current
-    )
+    kind = PlannedProcessGroup if planned_devices() else ProcessGroupXla
+    return kind(options.store, options.group_rank, options.group_size, options.timeout, groups=groups, generation=_Generations.current)
 
 
 def new_xla_process_group(

@@ -176,7 +176,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
             return None
         members = tuple(self.members[rank] for rank in ranks)
         groups = None if members == tuple(range(world_size())) else Members([members])
-        subgroup = ProcessGroupXla(
+        subgroup = type(self)(
             self._store,
             list(ranks).index(self.rank()),
             len(ranks),

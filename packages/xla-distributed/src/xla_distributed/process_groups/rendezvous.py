@@ -9,7 +9,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-from xla_core.abi.job import ordinal, world_size
+from xla_core.abi.job import ordinal, topology, world_size
+from xla_core.abi.targets import become_replica, planned_devices
 from xla_distributed import settings
 from xla_distributed.job import connection
 
@@ -36,7 +37,12 @@ class DummyStore(Store):
 
 
 def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """Torch's `init_method="xla://"`, also under its old name `pjrt://`: rank, size and a store from the job of this process."""
+    """Torch's `init_method="xla://"`, also under its old name `pjrt://`: rank, size and a store from the job of this process.
+
+    A process that plans for a target becomes the first replica of as many as that has devices.
+    """
+    if planned_devices() > 1 and not topology().replicas:
+        become_replica(planned_devices())
     rank, size = ordinal(), world_size()
     if settings.USE_DUMMY_STORE.get():
         yield DummyStore(), rank, size

@@ -25,11 +25,12 @@ class PlannedShard:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PlannedBuffer:
-    """Stands for a `jax.Array` on a target's devices, where the engine asks for one."""
+    """Stands for a `jax.Array` on a target's devices, where the engine asks for one. known: its elements, where the host has given them."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     sharding: jax.sharding.Sharding
+    known: np.ndarray[Any, Any] | None = None
 
     @property
     def ndim(self) -> int:
@@ -82,7 +83,8 @@ class PlannedBuffer:
 
     def resharded(self, sharding: jax.sharding.Sharding, shape: Sequence[int] | None = None) -> PlannedBuffer:
         """Another buffer with this sharding, and of this shape where padding differs."""
-        return replace(self, sharding=sharding, shape=self.shape if shape is None else tuple(shape))
+        stored = self.shape if shape is None else tuple(shape)
+        return replace(self, sharding=sharding, shape=stored, known=self.known if stored == self.shape else None)
 
     def is_deleted(self) -> bool:
         """Never: there is no memory to give back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -39,6 +40,7 @@ _CARRIED = {
 
 _MOST_DIMS = 64
 _KEPT_BYTES = 1 << 16
+_MOST_KNOWN = 1 << 16  # bytes
 """jax may keep smaller arrays on the host once they have been read."""
 _WORTH_ALIGNING = 1 << 18
 """Bytes. PJRT's CPU devices use memory in place if it is aligned to 64 bytes, as torch's is, and copy it otherwise."""
@@ -68,9 +70,15 @@ def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype, copy: bool = True)
 
 def on_host(tensor: torch.Tensor, dtype: torch.dtype, recorder: Recorder) -> torch.Tensor:
     """A CPU tensor of these values to upload; on meta for a device that takes no data, so that a tensor on meta has none to give."""
-    if placement_of(recorder).target.attached:
+    if placement_of(recorder).target.attached or _stays_known(tensor, dtype):
         return tensor.to("cpu", dtype)
     return torch.empty(tensor.shape, dtype=dtype, device="meta")
+
+
+def _stays_known(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a device that takes no data remembers these elements: a few integers, which may be lengths by which the host goes on."""
+    integral = not (dtype.is_floating_point or dtype.is_complex)
+    return integral and not tensor.is_meta and tensor.numel() * dtype.itemsize <= _MOST_KNOWN
 
 
 def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Sharding | None = None, given: bool = False) -> Value:
@@ -84,7 +92,10 @@ def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Shar
         raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported, found {tensor.dim()}")
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
     if not placement_of(recorder).target.attached:  # its memory is never read, so that a tensor on meta will do
-        return buffer_value(recorder, aval, put(stand_in(aval.shape, aval.physical), recorder, sharding))
+        planned = put(stand_in(aval.shape, aval.physical), recorder, sharding)
+        if _stays_known(tensor, tensor.dtype) and planned.shape == aval.shape:
+            planned = replace(planned, known=copied(tensor, aval.physical))
+        return buffer_value(recorder, aval, planned)
     with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
         array = to_numpy(tensor).astype(aval.physical, copy=False) if given else copied(tensor, aval.physical)
         buffer = transfer.buffer = put(array, recorder, sharding)
@@ -139,6 +150,8 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
     buffer = value.buffer
     if buffer is None:
         raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")
+    if isinstance(buffer, PlannedBuffer) and buffer.known is not None:
+        return buffer.known, False
     if isinstance(buffer, PlannedBuffer):
         _warn_of_stand_ins(placement_of(value.recorder).target)
         return stand_in(value.aval.shape, value.aval.physical), False
