@@ -319,14 +319,6 @@ def test_an_entry_of_another_environment_is_not_loaded(filled: Path, tmp_path: P
     refused(run, filled, "made by other versions of the libraries, for another processor or with other flags")
 
 
-def test_other_processors_have_other_programs(tmp_path: Path) -> None:
-    described = []
-    for flags in ("fpu sse4_2 avx", "fpu sse4_2 avx avx512f"):
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n", encoding="utf-8")
-        described.append(disk._processor(tmp_path / "cpuinfo"))
-    assert len({*described, disk._processor()}) == 3
-
-
 def test_an_entry_of_another_interface_is_not_loaded(filled: Path, run: Run) -> None:
     path = entry(filled)
     content = bound(path)
@@ -457,26 +449,6 @@ def test_programs_that_xla_refuses_are_compiled_again_with_one_warning(filled: P
     assert content.count(machine) == 1
     write(path, content.replace(machine, b"sparcv".ljust(len(machine), b"9")))
     refused(run, filled, "sparcv")
-
-
-def test_another_build_of_the_native_library_has_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digests = []
-    assert disk._native_libraries("cpu")
-    for build in ("one", "other"):
-        site = tmp_path / build
-        (site / "jaxlib-0.10.2.dist-info").mkdir(parents=True)
-        (site / "libjax_common.so").write_bytes(build.encode())
-        (site / "jaxlib-0.10.2.dist-info" / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: jaxlib\nVersion: 0.10.2\n", encoding="utf-8"
-        )
-        for digest in ("", f"sha256={build}"):  # not recorded, and recorded
-            (site / "jaxlib-0.10.2.dist-info" / "RECORD").write_text(f"libjax_common.so,{digest},3\n", encoding="utf-8")
-            with monkeypatch.context() as patched:
-                patched.syspath_prepend(site)
-                disk._native_libraries.cache_clear()
-                digests.append(tuple(disk._native_libraries("cpu")))
-    disk._native_libraries.cache_clear()
-    assert len(set(digests)) == 4
 
 
 def test_an_intact_envelope_around_rubbish_is_compiled_again(filled: Path, run: Run) -> None:

@@ -35,6 +35,6 @@ SPEEDS: Mapping[str, Speed] = {
     "TPU7x": Speed(1153e12, 1153e12 / 6, 3.69e12, 100e9, 3, 1.9e9),
     "NVIDIA A100-SXM4-80GB": Speed(312e12, 19.5e12, 2.04e12, 300e9, 1),
     "NVIDIA H100 80GB HBM3": Speed(989e12, 67e12, 3.35e12, 450e9, 1),
-    "NVIDIA H200 141GB HBM3e": Speed(989e12, 67e12, 4.8e12, 450e9, 1),
+    "NVIDIA H200": Speed(989e12, 67e12, 4.8e12, 450e9, 1),
     "NVIDIA B200": Speed(2250e12, 75e12, 7.7e12, 900e9, 1),
 }

@@ -16,14 +16,11 @@ import inspect
 import marshal
 import os
 import pickle
-import platform
 import secrets
-import stat
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
-from importlib.metadata import Distribution, entry_points
 from pathlib import Path
 from types import CellType, ModuleType
 from typing import Any
@@ -36,12 +33,13 @@ from xla_core._version import __version__
 from xla_core.base import config, metrics
 from xla_core.base.dtypes import conversions
 from xla_core.base.files import atomic_write, sync_file
-from xla_core.base.private_jax import jaxlib_version
+from xla_core.base.owned_files import check_owned_folder, open_owned
 from xla_core.engine.compile.entry import Identity, UnusableError, pack, unpack
-from xla_core.engine.compile.options import compiler_options
+from xla_core.engine.compile.environment import environment, tree_digest
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.placement.placement import Placement
 from xla_core.engine.placement.sharding import sharding_at, sharding_text
+from xla_core.engine.placement.target import Target
 
 _HERE = Path(xla_core.__file__ or "").parent
 
@@ -58,8 +56,9 @@ class DiskCache:
         """The payload stored for `identity`, or None; warns once if an entry is there but not usable."""
         path = self._entry(identity)
         try:
-            self._check_folder()
-            return unpack(identity, _content(path))
+            check_owned_folder(self.path)
+            with open_owned(path, follow_links=False) as file:
+                return unpack(identity, file.read())
         except FileNotFoundError:
             return None
         except (OSError, UnusableError) as error:
@@ -72,11 +71,11 @@ class DiskCache:
             return
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check_folder()
+            check_owned_folder(self.path)
             with atomic_write(self._entry(identity), mode=0o600) as temporary:
                 temporary.write_bytes(pack(identity, payload))
                 sync_file(temporary)  # not the folder: an entry whose name is lost in a crash is compiled again
-        except (OSError, UnusableError) as error:
+        except OSError as error:
             self.complain(f"compiled programs are not kept in {self.path}: {error}")
 
     def complain(self, problem: str) -> None:
@@ -87,26 +86,6 @@ class DiskCache:
 
     def _entry(self, identity: Identity) -> Path:
         return self.path / f"{identity.key}.xla"
-
-    def _check_folder(self) -> None:
-        _check_owner(self.path.stat(), "the folder")
-
-
-def _check_owner(status: os.stat_result, name: str) -> None:
-    if status.st_uid != os.geteuid():
-        raise UnusableError(f"{name} belongs to user {status.st_uid}, not to this one ({os.geteuid()})")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnusableError(f"{name} is writable by others (mode {stat.S_IMODE(status.st_mode):o}); chmod go-w it")
-
-
-def _content(path: Path) -> bytes:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise UnusableError("it is not a regular file")
-        _check_owner(status, "it")
-        return file.read()
 
 
 _active: DiskCache | None = None
@@ -166,9 +145,9 @@ def _identity(key: str, graph: Graph, arguments: list[Any], placement: Placement
     devices = placement.devices
     # Of a program over several devices all their processes have the same.
     ids = [*[device.id for device in devices], len({device.process_index for device in devices})]
-    environment = f"{_environment(devices[0])}\n{sorted(compiler_options(devices[0].platform).items())}"
-    name = hashlib.sha256(f"{key}\n{ids}\n{environment}\n{_lowerings(graph)}".encode()).hexdigest()
-    return Identity(name, _interface(graph, arguments), environment)
+    around = _environment(placement.target)
+    name = hashlib.sha256(f"{key}\n{ids}\n{around}\n{_lowerings(graph)}".encode()).hexdigest()
+    return Identity(name, _interface(graph, arguments), around)
 
 
 def _interface(graph: Graph, arguments: list[Any]) -> str:
@@ -215,7 +194,7 @@ def _code_digest(function: Any, inside: frozenset[int] = frozenset()) -> str:
         return f"{hashlib.sha256(marshal.dumps(code)).hexdigest()}{_value_digest(bound, inside)}"
     while (file.parent / "__init__.py").is_file():
         file = file.parent
-    return f"{_tree_digest(file)}{_value_digest(bound, inside)}"
+    return f"{tree_digest(file)}{_value_digest(bound, inside)}"
 
 
 class _Nothing:
@@ -252,56 +231,7 @@ def _value_digest(value: Any, inside: frozenset[int]) -> str:
 
 
 @cache
-def _environment(device: jax.Device) -> str:
-    """All that machine code depends on besides the program."""
-    parts = [
-        __version__,
-        _tree_digest(_HERE),
-        jax.__version__,
-        jaxlib_version,
-        *_native_libraries(device.platform),
-        torch.__version__,
-        device.platform,
-        device.device_kind,
-        device.client.platform_version,
-        str(device.client.device_count()),
-        config.XLA_FLAGS.get() or "",
-        conversions(),
-        *([_processor()] if device.platform == "cpu" else []),
-    ]
-    return "\n".join(parts)
-
-
-@cache
-def _native_libraries(platform: str) -> list[str]:
-    """Digests of the libraries that compile and run programs, since builds of one version differ; recorded in wheels, else read.
-
-    Those of other platforms do not count: where programs are compiled for devices that are elsewhere, they are not the same.
-    """
-    plugins = {entry.dist.name for entry in entry_points(group="jax_plugins") if entry.dist is not None}
-    brought_by = {"cpu": {"jaxlib"}, "tpu": {"libtpu"}}.get(platform, plugins)
-    digests = []
-    for name in sorted(brought_by):
-        for file in next((distribution.files for distribution in Distribution.discover(name=name)), None) or ():
-            if file.suffix == ".so":
-                digests.append(f"{name} {file} {file.hash.value if file.hash else _tree_digest(Path(str(file.locate())))}")
-    return digests
-
-
-def _processor(described: Path = Path("/proc/cpuinfo")) -> str:
-    """Instruction sets of this processor: programs for the CPU are native code. described: the kernel's file about it."""
-    try:
-        rows = described.read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    flags = next((row for row in rows if row.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()}"
-
-
-@cache
-def _tree_digest(top: Path) -> str:
-    """Digest of a file, or of the source in a folder: a changed lowering must not find programs of its old version."""
-    digest = hashlib.sha256()
-    for file in [top] if top.is_file() else sorted(top.rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+def _environment(target: Target) -> str:
+    """All that machine code depends on besides the recorded program: also what lowers it."""
+    lowered_by = [__version__, tree_digest(_HERE), jax.__version__, torch.__version__, conversions()]
+    return "\n".join([*lowered_by, *environment(target).values()])
