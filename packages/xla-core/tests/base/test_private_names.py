@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax.extend.mlir.dialects import stablehlo
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from xla_core.base import private_jax, private_torch
@@ -199,6 +200,19 @@ def test_modules_run_outside_a_trace() -> None:
     assert result.tolist() == [2, 2]
     with pytest.raises(Exception, match="xla_no_such_option"):
         private_jax.compile_module(module, device, {"xla_no_such_option": "1"})
+
+
+def test_executables_are_bytes_that_the_client_loads() -> None:
+    device = jax.local_devices()[0]
+    text = str(jax.jit(lambda x: x + 1).lower(jnp.ones(2)).compiler_ir())
+    module = stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version())
+    compiled = private_jax.compiled_bytes(module, device, compiler_options("cpu"))
+    (result,) = private_jax.load_executable(compiled, device)([jax.device_put(jnp.ones(2), device)])
+    assert result.tolist() == [2, 2]
+    for rubbish in (b"", b"rubbish", compiled[:-1]):
+        with pytest.raises(RuntimeError):
+            private_jax.load_executable(rubbish, device)
+    assert private_jax.lowering_platform(device) == "cpu"
 
 
 def test_versions() -> None:

@@ -83,15 +83,54 @@ def _put_by(batched: Callable[..., jax.Array]) -> Callable[[np.ndarray[Any, Any]
 put_on_device = _put_by(batched_device_put)
 
 
-def compile_module(module: bytes | str, device: jax.Device, options: dict[str, str]) -> Callable[[list[jax.Array]], list[jax.Array]]:
+_OverBuffers = Callable[[list[jax.Array]], list[jax.Array]]
+
+
+def compile_module(module: bytes | str, device: jax.Device, options: dict[str, str]) -> _OverBuffers:
     """Compile a StableHLO module, with options of XLA, to a function over buffers of one device.
 
     jax itself only runs functions that it has traced.
     """
+    return _over_buffers(device.client.compile_and_load(module, xla_client.DeviceList((device,)), _for_device(device, options)))
+
+
+def compiled_bytes(module: bytes, device: jax.Device, options: dict[str, str]) -> bytes:
+    """The executable of a StableHLO artifact, as bytes for `load_executable`. device: also one of a topology, which takes no data."""
+    client: Any = device.client
+    devices, compile_options = xla_client.DeviceList((device,)), _for_device(device, options)
+    if not isinstance(client, _jax_runtime.CompileOnlyPyClient):
+        return bytes(client.serialize_executable(client.compile_and_load(module, devices, compile_options)))
+    from jax.extend.mlir import ir  # slow to import
+    from jax.extend.mlir.dialects import stablehlo
+
+    parsed = stablehlo.deserialize_portable_artifact(ir.Context(), module)  # this client takes no bytes
+    return bytes(client.compile(parsed, executable_devices=devices, compile_options=compile_options).serialize())
+
+
+def load_executable(serialized: bytes, device: jax.Device) -> _OverBuffers:
+    """The executable that `compiled_bytes` made for a device like this, here or in another process. Raises RuntimeError for other bytes.
+
+    jax's public way puts it into a pickle, which can run code when it is read.
+    """
+    devices = xla_client.DeviceList((device,))
+    # The options say which device of this process it is for; else it is the one that it was compiled for, by number.
+    return _over_buffers(device.client.deserialize_executable(serialized, devices, _for_device(device, {})))
+
+
+def _for_device(device: jax.Device, options: dict[str, str]) -> Any:
     compile_options = xla_client.CompileOptions()
     compile_options.env_option_overrides = list(options.items())
-    executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
+    compile_options.device_assignment = xla_client.DeviceAssignment.create(np.array([[device.id]]))
+    return compile_options
+
+
+def _over_buffers(executable: Any) -> _OverBuffers:
     return lambda buffers: [per_device[0] for per_device in executable.execute_sharded(buffers).disassemble_into_single_device_arrays()]
+
+
+def lowering_platform(device: jax.Device) -> str:
+    """What jax's lowering rules call the device's platform: `cuda` or `rocm` where `jax.Device.platform` is `gpu`."""
+    return str(device.client._raw_platform)
 
 
 def register_jax_plugin(name: str, library: str, options: dict[str, Any]) -> None:

@@ -114,12 +114,17 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
     return executable
 
 
-def _announce(graph: Graph, inputs: Inputs, program: Program, request: Request, start: float, duration: int) -> None:
-    """Count a compilation, and emit its event."""
+def count_compilation(duration: int) -> None:
+    """Note that a program was compiled. duration: in ns."""
     spent.compiles += 1
     metrics.counter_add("UncachedCompile")
     metrics.counter_add("CreateCompileHandles")
     metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)
+
+
+def _announce(graph: Graph, inputs: Inputs, program: Program, request: Request, start: float, duration: int) -> None:
+    """Count a compilation, and emit its event."""
+    count_compilation(duration)
     if metrics.has_subscribers(CompileEvent):
         fields = request.fields(program)
         if request.cause is Cause.DYNAMO_EXECUTE:

@@ -14,7 +14,7 @@ from xla_core.base import config
 from xla_core.base.budgets import budget
 from xla_core.base.dtypes import torch_dtype
 from xla_core.base.errors import DeviceMismatchError, ExecutionError
-from xla_core.base.private_jax import compile_module
+from xla_core.base.private_jax import compile_module, lowering_platform
 from xla_core.engine.compile.compiler import readable, source_scope
 from xla_core.engine.compile.emit import Constants, arrays_of, program
 from xla_core.engine.compile.options import compiler_options
@@ -91,7 +91,7 @@ def for_readers(graph: Graph, value: Callable[[int], Any]) -> Graph:
 def lowered(function: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct], device: jax.Device) -> Any:
     """`jax.stages.Lowered` of a function for arrays like `structs`, for a device like this."""
     with jax.enable_x64(True):
-        return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(device.platform,))
+        return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(lowering_platform(device),))
 
 
 def _values(pending: PendingProgram) -> list[Any]:
