@@ -327,7 +327,7 @@ from pathlib import Path
 from xla_core.engine.compile import disk
 from xla_core.engine.compile.entry import Identity
 from xla_core.features.export.steps import step_file
-from xla_core.features.export.steps.step_description import Description
+from xla_core.features.export.steps.step_description import STEP, Description
 
 folder = Path(sys.argv[1])
 description = Description(1, "step", "1.0.0", {}, {}, {}, 0, ())
@@ -348,7 +348,7 @@ def store():
 
 
 def export():
-    step_file.write(folder / "step", [50_000, 1], contents(), lambda parts: description)
+    step_file.write(folder / "step", STEP, [50_000, 1], contents(), lambda parts: description)
 
 
 for write in [store, export] * 20:

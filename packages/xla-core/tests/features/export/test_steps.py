@@ -391,7 +391,7 @@ def with_program(whole: bytes, code: bytes) -> bytes:
 def test_what_is_newer_foreign_or_calls_python_is_refused(file: Path, tmp_path: Path) -> None:
     path, whole = tmp_path / "other", file.read_bytes()
     cases: list[tuple[bytes, str]] = [
-        (rewritten(whole, lambda about: {**about, "format_version": 2}), "version 2 of the format, this xla-core reads up to 1: upgrade"),
+        (rewritten(whole, lambda about: {**about, "format_version": 3}), "version 3 of the format, this xla-core reads up to 2: upgrade"),
         (rewritten(whole, lambda about: {**about, "stablehlo": "99.0.0"}), "upgrade jax and jaxlib"),
         (rewritten(whole, lambda about: {**about, "state": {}}), "which is not there"),
         (b"PK\x03\x04" + bytes(100), "is no exported step"),
@@ -455,6 +455,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.filterwarnings("ignore:.*strange.executable is not used")
 @given(data=st.data())
 def test_descriptions_of_strangers_load_or_are_refused(file: Path, data: st.DataObject) -> None:
     """Whatever stands in one place of the description: it is refused, or the step loads, and then runs or refuses the call."""
@@ -499,6 +500,15 @@ def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
         given_a_model(whole, model)
     with pytest.raises(CaptureError, match="argument 1 is a Linear: give tensors and numbers"):
         torch_xla.export_step(given_a_model, path)
+
+    @torch_xla.compile(capture=True)
+    def largest(x: Tensor) -> Any:
+        return torch.topk(x, 1)
+
+    for _ in range(3):
+        largest(whole)
+    with pytest.raises(CaptureError, match="what it returns is nested in a way that files do not have: a topk; take tuples"):
+        torch_xla.export_step(largest, path)
     assert not path.exists()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from typing import Any
 
 from xla_core.base.errors import StepFileError
 from xla_core.features.export import typed_json
+from xla_core.features.export.steps.step_file import Format, Part
 
-VERSION = 1
-"""Version of the format. Readers refuse later versions."""
+VERSION = 2
+"""Version of the format. Readers refuse later versions. A file whose state has values is written as version 1, which older readers know."""
 MOST_DRAWS = 1 << 20
 """Most random operations of a program, and most steps of the random state after a call."""
 
@@ -29,15 +29,6 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A range of bytes in the file, with its checksum. offset: from the end of the description."""
-
-    offset: int
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor's form. dtype: torch's name; stored: NumPy's name of the dtype on the device; shape: sizes."""
 
@@ -51,10 +42,10 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """A state tensor, which lives across calls, and its value when the step was exported."""
+    """A state tensor, which lives across calls, and its value when the step was exported; None: it had none, on a target's devices."""
 
     tensor: Tensor
-    value: Part
+    value: Part | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +127,10 @@ class StoredProgram:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Describes a file. numbers: hyperparameters and step counts; stablehlo: its version; writer: versions of the writer, for people."""
+    """Describes a file. numbers: hyperparameters and step counts; stablehlo: its version; writer: versions of the writer, for people.
+
+    compiled_for: the target that a file of executables beside this one is for (step_executables.py); empty if there is none.
+    """
 
     format_version: int
     name: str
@@ -146,15 +140,11 @@ class Description:
     numbers: dict[str, float]
     random_state: int
     programs: tuple[StoredProgram, ...]
+    compiled_for: str = ""
 
 
-def as_json(description: Description) -> dict[str, Any]:
-    """The description as data for `json.dumps`."""
-    return dataclasses.asdict(description)
-
-
-def from_json(data: Any) -> Description:
-    """Read a description that `as_json` wrote. Raises StepFileError for other data, and for a newer version."""
+def _from_json(data: Any) -> Description:
+    """Read a description. Raises StepFileError for other data, and for a newer version."""
     version = data.get("format_version") if isinstance(data, dict) else None
     if type(version) is not int or version < 1:
         raise StepFileError(f"its description has the format version {version!r}: it is no exported step")
@@ -195,3 +185,12 @@ def _check(description: Description, program: StoredProgram, where: str) -> None
     unknown = [name for count in program.counts for name in count.names if name not in description.numbers]
     if unknown or not all(count.names for count in program.counts):
         raise StepFileError(f"{where}.counts names {unknown}, which are not among the numbers")
+
+
+def _parts(description: Description) -> list[Part]:
+    values = [state.value for state in description.state.values() if state.value is not None]
+    return values + [program.code for program in description.programs]
+
+
+STEP = Format(b"XLA_STEP", "exported step", _from_json, _parts)
+"""The file that `export_step` writes."""

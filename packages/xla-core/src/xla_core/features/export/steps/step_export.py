@@ -16,11 +16,14 @@ import torch
 from xla_core._version import __version__
 from xla_core.base.budgets import budget
 from xla_core.base.errors import CaptureError
+from xla_core.base.private_jax import lowering_platform
 from xla_core.base.private_torch import tree_unflatten
+from xla_core.engine.compile import limits
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.pending_graph import Recorder, buffer_value
 from xla_core.engine.placement.placement import OneDevice
-from xla_core.engine.runtime.client import jax_device, placement_of
+from xla_core.engine.placement.target import Target
+from xla_core.engine.runtime.client import placement_of
 from xla_core.engine.runtime.sync import compute
 from xla_core.engine.tensor.interop import buffer_of
 from xla_core.engine.tensor.plain import ours
@@ -35,33 +38,37 @@ from xla_core.features.captured.optimizers import hyperparameters
 from xla_core.features.captured.returned import Existing
 from xla_core.features.export.callbacks import check_code
 from xla_core.features.export.stablehlo import bytes_of, stablehlo_version
-from xla_core.features.export.steps import formulas, nesting, step_file
+from xla_core.features.export.steps import formulas, nesting, step_executables, step_file
 from xla_core.features.export.steps.step_description import (
+    STEP,
     VERSION,
     CountedNumbers,
     Description,
     Kind,
     Leaf,
-    Part,
     Returned,
     Slot,
     StoredProgram,
     StoredState,
     Tensor,
 )
+from xla_core.features.export.steps.step_file import Part
 from xla_core.features.export.steps.step_names import Names, ProgramNames
 from xla_core.features.export.steps.step_program import CapturedProgram, Flat
 
 
 @budget(compiles=None, reads=None)
-def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> None:
+def export_step(captured: Callable[..., Any], path: str | os.PathLike[str], *, target: str | Target | None = None) -> None:
     """Write a captured step to a file, with which `load_step` in another process, or JAX alone, continues to train or decode.
 
     captured: a function of `torch_xla.compile(capture=True)`, called until it was captured. Each kind of arguments is a program of the
     file. The file has the programs as StableHLO, the values of the state (parameters, buffers, states of optimizers), hyperparameters,
     step counts and the random state, and no Python; docs/export.md describes it. An existing file is replaced atomically.
+    target: devices that the programs are for, by name (`v5e:4x4`, `h100`) or as `torch_xla.target` gives them; None: those that the step
+    was captured for. If they are a target, `path` + `.executable` keeps the compiled programs, and processes with such devices and the same
+    versions compile nothing. A step that was captured for a target has no values: `load_state_dict` gives them where it is loaded.
     Raises TypeError for a function that does not capture, CaptureError for one that is not captured, has changed since, or holds what a
-    file cannot, and OSError.
+    file cannot, UnknownDeviceError for a target that there is not, LoweringError for a program that does not compile for it, and OSError.
     """
     function = captured_function(captured)
     if function is None:
@@ -80,16 +87,31 @@ def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> N
         )
     with recorder.lock:
         try:
-            _Export(function.name, recorder, programs, owner is not None).write(path)
+            _Export(function.name, recorder, programs, owner is not None, _named(target, recorder)).write(path)
         except CaptureError as error:
             raise CaptureError(f"{function.name} cannot be exported: {error}") from error
 
 
-class _Export:
-    """Builds one file. bound: the function is a bound method, whose object is no argument in the file."""
+def _named(target: str | Target | None, recorder: Recorder) -> Target | None:
+    """The target to compile for: of this name, or the one that the step was captured for; None for devices of this process."""
+    if isinstance(target, str):
+        # Loaded when a target is asked for: `import torch_xla` needs none.
+        from xla_core.engine.placement.topologies import target_named
 
-    def __init__(self, name: str, recorder: Recorder, captured_forms: list[tuple[Launch, Form]], bound: bool) -> None:
-        self._name, self._recorder, self._bound = name, recorder, bound
+        return target_named(target)
+    captured_for = placement_of(recorder).target
+    return captured_for if target is None and not captured_for.attached else target
+
+
+class _Export:
+    """Builds one file. bound: the function is a bound method, whose object is no argument in the file; target: to compile for."""
+
+    def __init__(
+        self, name: str, recorder: Recorder, captured_forms: list[tuple[Launch, Form]], bound: bool, target: Target | None
+    ) -> None:
+        self._name, self._recorder, self._bound, self._target = name, recorder, bound, target
+        self._placement = placement_of(recorder) if target is None else OneDevice(target.devices[0], target)
+        self._has_values = placement_of(recorder).target.attached
         self._names = Names()
         self._state: dict[str, Aval] = {}
         self._codes: list[bytes] = []
@@ -109,7 +131,10 @@ class _Export:
         _refuse_stale(captured, form)
         program = CapturedProgram(captured)
         recorded, names = program.recorded, self._names.of_program(program.recorded)
-        flat = program.flat(placement_of(self._recorder).context)
+        context = self._placement.context
+        if context.platform in limits.DTYPES:
+            limits.check(program.graph, context.platform)
+        flat = program.flat(context)
         symbols = _named_numbers(captured, names)
         numbers = formulas.formulas_of(symbols, flat.numbers, recorded.comparisons)
         inputs = [self._slot(source, aval, names) for source, aval in flat.inputs]
@@ -118,18 +143,17 @@ class _Export:
         written = [self._slot(source, aval, names) for source, aval in flat.written]
         # Only state is donated: arguments are the caller's.
         donated = tuple([index for index, slot in enumerate(inputs) if slot.kind is Kind.STATE and slot in written])
-        platform = jax_device(self._recorder).platform
-        self._codes.append(_serialized(flat, inputs, donated, platform))
+        self._codes.append(_serialized(flat, inputs, donated, lowering_platform(self._placement.device)))
         returned = list(self._returned(program, flat))
         return StoredProgram(
             code=Part(0, 0, ""),
-            platforms=(platform,),
+            platforms=(context.platform,),
             arguments=nest,
             leaves=tuple(leaves),
             inputs=tuple(inputs),
             outputs=(*[Slot(Kind.RESULT, _tensor(aval), number=index) for index, aval in enumerate(flat.results)], *written),
             donated=donated,
-            returned=_nest(tree_unflatten(list(range(len(returned))), recorded.tree), "it returns")[1],
+            returned=_nest(tree_unflatten(list(range(len(returned))), recorded.tree), "what it returns is")[1],
             results=tuple(returned),
             formulas=numbers,
             counts=tuple(
@@ -166,16 +190,19 @@ class _Export:
                 yield Returned(Kind.RESULT, next(results), None)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file."""
-        state = [(name, aval, self._value(name, aval)) for name, aval in self._state.items()]
-        sizes = [aval.nbytes for _, aval, _ in state] + [len(code) for code in self._codes]
+        """Write the file, and before it the one with its executables, if there is a target to compile for."""
+        if self._target is not None:
+            compiled = [step_executables.compile_for(self._target, code, self._name) for code in self._codes]
+            step_executables.write(path, self._target, self._codes, compiled)
+        state = [(aval, self._value(name, aval)) for name, aval in self._state.items()] if self._has_values else []
+        sizes = [aval.nbytes for aval, _ in state] + [len(code) for code in self._codes]
 
         def contents() -> Iterator[bytes | memoryview]:
-            for _, _, array in state:
+            for _, array in state:
                 yield np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8).data
             yield from self._codes
 
-        step_file.write(path, sizes, contents(), self._description)
+        step_file.write(path, STEP, sizes, contents(), self._description)
 
     def _value(self, name: str, aval: Aval) -> jax.Array:
         storage = self._names.storages.get(name)
@@ -187,17 +214,18 @@ class _Export:
         return buffer_of(view_of(ours(gradient)._storage, None))
 
     def _description(self, parts: Sequence[Part]) -> Description:
-        values = dict(zip(self._state, parts, strict=False))
-        codes = parts[len(self._state) :]
+        codes = parts[-len(self._codes) :]
+        values = dict(zip(self._state, parts if self._has_values else (), strict=False))
         return Description(
-            format_version=VERSION,
+            format_version=1 if self._has_values or not self._state else VERSION,
             name=self._name,
             stablehlo=stablehlo_version(),
             writer={"xla-core": __version__, "jax": jax.__version__, "torch": str(torch.__version__)},
-            state={name: StoredState(_tensor(aval), values[name]) for name, aval in self._state.items()},
+            state={name: StoredState(_tensor(aval), values.get(name)) for name, aval in self._state.items()},
             numbers=self._names.numbers,
             random_state=self._recorder.seed,
             programs=tuple([replace(program, code=code) for program, code in zip(self._programs, codes, strict=True)]),
+            compiled_for="" if self._target is None else self._target.name,
         )
 
 
@@ -205,11 +233,16 @@ def _tensor(aval: Aval) -> Tensor:
     return Tensor(str(aval.dtype).removeprefix("torch."), str(aval.physical), aval.shape)
 
 
-def _nest(nested: Any, subject: str) -> tuple[list[Any], Any]:
+def _nest(nested: Any, subject: str) -> tuple[list[int], Any]:
+    """Flatten a nesting of the indices of leaves."""
     try:
-        return nesting.flatten(nested)
+        leaves, nest = nesting.flatten(nested)
     except (TypeError, ValueError) as error:
         raise CaptureError(f"{subject} nested in a way that files do not have: {error}") from error
+    other = next((type(leaf).__name__ for leaf in leaves if type(leaf) is not int), None)
+    if other is not None:
+        raise CaptureError(f"{subject} nested in a way that files do not have: a {other}; take tuples, lists and dicts")
+    return leaves, nest
 
 
 def _leaf(item: Any, index: int) -> Leaf:

@@ -17,34 +17,35 @@ import torch
 from xla_core.base.budgets import budget
 from xla_core.base.dtypes import DTYPES, device_dtype
 from xla_core.base.errors import ExecutionError, StepFileError
-from xla_core.base.private_jax import compile_module
 from xla_core.engine.compile.emit import arrays_of
-from xla_core.engine.compile.options import compiler_options
 from xla_core.engine.graph import rng
-from xla_core.engine.runtime.client import current_recorder, jax_device, recorder_of
+from xla_core.engine.runtime.client import current_recorder, jax_device, placement_of, recorder_of
 from xla_core.engine.runtime.interrupts import uninterrupted
 from xla_core.engine.tensor.interop import buffer_of, storage_key, tensor_from_buffer
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.features.export.callbacks import check_code
 from xla_core.features.export.stablehlo import stablehlo_version
-from xla_core.features.export.steps import formulas, nesting, step_file
-from xla_core.features.export.steps.step_description import Description, Kind, Returned, Slot, StoredProgram, Tensor
-from xla_core.features.export.uniform import runnable
+from xla_core.features.export.steps import formulas, nesting, step_executables, step_file
+from xla_core.features.export.steps.step_description import STEP, Description, Kind, Returned, Slot, StoredProgram, Tensor
+from xla_core.features.export.steps.step_executables import Run
 
-_Run = Callable[[list[jax.Array]], list[jax.Array]]
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 
 
 @budget(compiles=None, reads=None)
-def load_step(path: str | os.PathLike[str]) -> ExportedStep:
+def load_step(path: str | os.PathLike[str], *, executables: bool = True) -> ExportedStep:
     """Load a file of `export_step` to the default device, with the exported state. Runs no Python from the file.
 
+    executables: if the step was exported for a target, use the compiled programs in the file beside it, which are machine code. Where they
+    do not fit this process, and with False, programs are compiled when they are first called.
     Raises StepFileError for a file that is no exported step, is damaged, or of a newer version; ValueError for one for another platform, or
-    for other dtypes on the device (XLA_USE_BF16); OSError.
+    for other dtypes on the device (XLA_USE_BF16); ExecutionError within a target, where nothing runs; OSError.
     """
     recorder = current_recorder()
-    device = jax_device(recorder)
-    with step_file.open_step(path) as reader:
+    device, target = jax_device(recorder), placement_of(recorder).target
+    if not target.attached:
+        raise ExecutionError(f"nothing runs on the target {target.name}: load the step in a process that has such devices")
+    with step_file.open_file(path, STEP) as reader:
         description = reader.description
         try:
             _check(description, device.platform)
@@ -53,10 +54,13 @@ def load_step(path: str | os.PathLike[str]) -> ExportedStep:
             raise error if str(error).startswith(str(path)) else reader.error(f"cannot be read: {error}") from error
         state = {}
         for name, kept in description.state.items():
+            if kept.value is None:
+                continue
             array = np.frombuffer(reader.part(kept.value, name), np.dtype(kept.tensor.stored)).reshape(kept.tensor.shape)
             with jax.enable_x64(True):
                 state[name] = jax.device_put(array, device, may_alias=False)
-    return ExportedStep(description, codes, state, recorder.device)
+    compiled = step_executables.load(path, codes, target, device) if executables and description.compiled_for else None
+    return ExportedStep(description, codes, state, recorder.device, compiled or ())
 
 
 class ExportedStep:
@@ -66,13 +70,20 @@ class ExportedStep:
     hyperparameters by name, such as `optimizer.param_groups.0.lr`, and step counts. A call reads them; users may set them between calls.
     """
 
-    def __init__(self, description: Description, codes: Sequence[bytes], state: dict[str, jax.Array], device: torch.device) -> None:
+    def __init__(
+        self,
+        description: Description,
+        codes: Sequence[bytes],
+        state: dict[str, jax.Array],
+        device: torch.device,
+        compiled: Sequence[Run] = (),
+    ) -> None:
         self.numbers: dict[str, float] = dict(description.numbers)
         self._description, self._state = description, state
         self._device, self._place = device, jax_device(recorder_of(device))
         self._random_state = description.random_state
         self._lock = threading.Lock()
-        self._compiled: dict[int, _Run] = {}
+        self._compiled: dict[int, Run] = dict(enumerate(compiled))
         self._codes = codes
         self._programs: dict[str, int] = {}
         for index, program in enumerate(description.programs):
@@ -80,13 +91,13 @@ class ExportedStep:
             self._programs[json.dumps([program.arguments, leaves])] = index
 
     def __repr__(self) -> str:
-        return f"<exported step {self._description.name}: {len(self._state)} state tensors, takes {self._takes()}>"
+        return f"<exported step {self._description.name}: {len(self._description.state)} state tensors, takes {self._takes()}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step. Returns tensors on the device in the captured function's structure, and writes to arguments like the function.
 
-        Raises ValueError for arguments that no program of the file takes, and for numbers with which the function would have taken another
-        branch; ExecutionError.
+        Raises ValueError for arguments that no program of the file takes, for numbers with which the function would have taken another
+        branch, and before `load_state_dict` if the file has no values; ExecutionError.
         """
         leaves, nest = nesting.flatten((args, kwargs))
         index = self._program(leaves, nest)
@@ -113,22 +124,23 @@ class ExportedStep:
 
     def _input(self, slot: Slot, packed: Mapping[Kind, Any], buffers: list[jax.Array]) -> Any:
         if slot.kind is Kind.STATE:
-            return self._state[slot.name]  # on the device already
+            try:
+                return self._state[slot.name]  # on the device already
+            except KeyError:
+                raise self._without_values() from None
         with jax.enable_x64(True):
             return jax.device_put(buffers[slot.number] if slot.kind is Kind.ARGUMENT else packed[slot.kind], self._place)
 
-    def _compiled_program(self, index: int) -> _Run:
+    def _compiled_program(self, index: int) -> Run:
         run = self._compiled.get(index)
         if run is None:
-            code = self._codes[index]
-            options = compiler_options(self._place.platform, has_loops=b"while" in code)
             try:
-                run = self._compiled[index] = compile_module(runnable(code), self._place, options)
+                run = self._compiled[index] = step_executables.compile_code(self._codes[index], self._place)
             except (RuntimeError, ValueError, TypeError) as error:
                 raise self._failed(error) from error
         return run
 
-    def _run(self, run: _Run, arrays: list[Any]) -> list[jax.Array]:
+    def _run(self, run: Run, arrays: list[Any]) -> list[jax.Array]:
         try:
             with jax.enable_x64(True):
                 return run(arrays)
@@ -137,6 +149,13 @@ class ExportedStep:
 
     def _failed(self, error: Exception) -> ExecutionError:
         return ExecutionError(f"the exported step {self._description.name} did not run on {self._place}: {error}")
+
+    def _without_values(self) -> ValueError:
+        missing = [name for name in self._description.state if name not in self._state]
+        return ValueError(
+            f"the step {self._description.name} was captured for {self._description.compiled_for or 'a target'}, where nothing runs, so "
+            f"{', '.join(missing[:3])}{', …' * (len(missing) > 3)} have no values: give them by load_state_dict"
+        )
 
     def _keep(self, program: StoredProgram, outputs: list[jax.Array]) -> None:
         self._state.update({slot.name: output for slot, output in zip(program.outputs, outputs, strict=True) if slot.kind is Kind.STATE})
@@ -180,9 +199,12 @@ class ExportedStep:
     def state_dict(self) -> dict[str, Any]:
         """Copies of the state by name (`state`, tensors on the device), the numbers, and the random state, for `load_state_dict`.
 
-        Names follow the function's variables, modules and optimizers: `model.0.weight`, `optimizer.state.0.exp_avg`.
+        Names follow the function's variables, modules and optimizers: `model.0.weight`, `optimizer.state.0.exp_avg`. Raises ValueError
+        before `load_state_dict` if the file has no values.
         """
         with self._lock, jax.enable_x64(True):
+            if len(self._state) < len(self._description.state):
+                raise self._without_values()
             state = {
                 name: tensor_from_buffer(jax.numpy.copy(array), _DTYPES[self._description.state[name].tensor.dtype])
                 for name, array in self._state.items()
@@ -197,8 +219,9 @@ class ExportedStep:
         if state_dict.keys() != {"state", "numbers", "random_state"}:
             raise ValueError(f"the state of a step has the keys state, numbers and random_state, not {', '.join(map(str, state_dict))}")
         tensors: Mapping[str, torch.Tensor] = state_dict["state"]
-        if tensors.keys() != self._state.keys():
-            raise ValueError(f"{', '.join(sorted(tensors.keys() ^ self._state.keys()))}: in one of the states, and not in the other")
+        names = self._description.state.keys()
+        if tensors.keys() != names:
+            raise ValueError(f"{', '.join(sorted(tensors.keys() ^ names))}: in one of the states, and not in the other")
         for name, tensor in tensors.items():
             expected = self._description.state[name].tensor
             if _text(tensor) != str(expected):
@@ -210,7 +233,7 @@ class ExportedStep:
                 for name, tensor in tensors.items()
             }
         with self._lock:
-            self._state, self._random_state = {name: placed[name] for name in self._state}, random_state
+            self._state, self._random_state = {name: placed[name] for name in names}, random_state
             self.numbers.update(numbers)
 
 
@@ -297,12 +320,15 @@ def _check(description: Description, platform: str) -> None:
         nesting.unflatten(list(program.results), program.returned)
         nesting.unflatten(list(program.leaves), program.arguments)
     for name, kept in description.state.items():
-        _check_size(name, kept.tensor, kept.value.size)
+        _check_size(name, kept.tensor, None if kept.value is None else kept.value.size)
     for tensor in tensors:
         _check_dtype(tensor)
     for program in description.programs:
         if platform not in program.platforms:
-            raise ValueError(f"the step was exported for {', '.join(program.platforms)}, and this device is of {platform}: export it there")
+            raise ValueError(
+                f"the step was exported for {', '.join(program.platforms)}, and this device is of {platform}: export it there, or give a "
+                "target to export_step"
+            )
     rng.checked(description.random_state)
 
 
@@ -312,8 +338,8 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def _check_size(name: str, tensor: Tensor, size: int) -> None:
-    if tensor.dtype not in _DTYPES or math.prod(tensor.shape) * np.dtype(tensor.stored).itemsize != size:
+def _check_size(name: str, tensor: Tensor, size: int | None) -> None:
+    if tensor.dtype not in _DTYPES or size not in (None, math.prod(tensor.shape) * np.dtype(tensor.stored).itemsize):
         raise StepFileError(f"{name} is {tensor}, held as {tensor.stored}, in {size} bytes")
 
 
