@@ -106,25 +106,36 @@ def test_what_ends_the_script_is_said_beside_what_is_known(tmp_path: Path, kind:
     assert report["steps"] == 1 and report["programs"] and not report["fits"]
 
 
-@pytest.mark.parametrize(("kind", "target"), [pytest.param("alone", "cpu", marks=pytest.mark.long), ("mesh", "cpu:4")])
+@pytest.mark.parametrize(("kind", "target"), [pytest.param("alone", "cpu:1", marks=pytest.mark.long), ("mesh", "cpu:4")])
 def test_programs_of_a_plan_are_there_for_who_has_the_devices(tmp_path: Path, kind: str, target: str) -> None:
     if kind == "mesh":
         pytest.importorskip("xla_spmd")
     cache = tmp_path / "cache"
     report = as_json(plan(tmp_path, "--json", "-", "--cache", str(cache), kind=kind, target=target))
-    assert len(list(cache.iterdir())) == len(report["programs"])
-    counting = f"""
-import atexit, runpy, sys
+    entries, count = sorted(cache.iterdir()), len(report["programs"])
+    assert len(entries) == count
+
+    def run() -> tuple[int, int, str]:
+        """How many programs a process compiled that has the devices, how many it found, and what it wrote to stderr."""
+        counting = f"""
+import atexit, json, runpy, sys
 from xla_core.abi.metrics import snapshot
-atexit.register(lambda: print({{name: snapshot().counters.get(name, 0) for name in ("UncachedCompile", "PersistentCacheHit")}}))
+atexit.register(lambda: print(json.dumps([snapshot().counters.get(name, 0) for name in ("UncachedCompile", "PersistentCacheHit")])))
 sys.argv = ["planned.py", {str(tmp_path / "after")!r}, {kind!r}]
 runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
 """
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_PERSISTENT_CACHE_PATH": str(cache), "CPU_NUM_DEVICES": target[4:] or "1"}
-    done = forked_python.run([sys.executable, "-c", counting], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "after").exists() and "'UncachedCompile': 0" in done.stdout, done.stdout
-    assert f"'PersistentCacheHit': {len(report['programs'])}" in done.stdout
+        environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_PERSISTENT_CACHE_PATH": str(cache), "CPU_NUM_DEVICES": target[4:]}
+        done = forked_python.run([sys.executable, "-c", counting], env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0 and (tmp_path / "after").exists(), done.stderr
+        return *json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+    assert run()[:2] == (0, count)
+    content = entries[0].read_bytes()
+    entries[0].write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
+    for entry in entries[1:]:
+        entry.write_bytes(entry.read_bytes()[:1000])
+    compiled, hits, said = run()
+    assert (compiled, hits) == (count, 0) and said.count("is not used and the program compiled again: it is truncated or damaged") == 1
 
 
 def test_an_interrupt_leaves_what_was_planned(tmp_path: Path) -> None:
