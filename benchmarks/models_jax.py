@@ -147,7 +147,8 @@ def adam(rate: float, decay: float = 0.0) -> Rule:
         second = {k: beta2 * state["second"][k] + (1 - beta2) * g * g for k, g in grads.items()}
         step_size = rate / (1 - beta1**count)
         root = jnp.sqrt(1 - beta2**count)
-        moved = {k: p * (1 - rate * decay) - step_size * first[k] / (jnp.sqrt(second[k]) / root + epsilon) for k, p in params.items()}
+        steps = {k: step_size * first[k] / (jnp.sqrt(second[k]) / root + epsilon) for k in params}  # wide, as the count is
+        moved = {k: p * (1 - rate * decay) - steps[k].astype(p.dtype) for k, p in params.items()}
         return moved, {**state, "first": first, "second": second, "count": {"count": count}}
 
     return Rule(update, ("first", "second"))

@@ -12,7 +12,7 @@ import jax
 from xla_core.engine.compile.emit import Constants, Emitter, Scope, arrays_of, counts, evaluate, leaves_of, program
 from xla_core.engine.compile.options import compiler_options
 from xla_core.engine.compile.words import float_form, rows_of_words
-from xla_core.engine.graph.entries import NamedLine
+from xla_core.engine.graph.entries import NamedLine, ScalarKind
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.signature import Signature
 from xla_core.engine.placement.layout import Layout
@@ -71,7 +71,9 @@ def checks_of(graph: Graph, constants: Constants, placement: Placement) -> list[
         evaluate(graph, leaves_of(graph, constants, arguments), placement.context, None, placement.manual_mesh, checks)
         return ()
 
-    packed = arrays_of(*[[0] * count for count in counts(graph.parts.scalars, constants).values()])
+    numbers = counts(graph.parts.scalars, constants)
+    floats, ints, seeds = ([0] * numbers[kind] for kind in (ScalarKind.FLOAT, ScalarKind.INT, ScalarKind.SEED))
+    packed = arrays_of([float(number) for number in floats], ints, seeds)
     leaves = [jax.ShapeDtypeStruct(aval.shape, aval.physical) for aval in graph.parts.leaves]
     with jax.enable_x64(True):
         jax.eval_shape(placement.spread(run), *leaves, *packed)

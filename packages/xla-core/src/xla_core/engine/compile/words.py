@@ -6,7 +6,7 @@ Numbers of one kind stand in it as they are, those of several kinds as 32-bit wo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -76,5 +76,9 @@ def rows_of_words(form: FloatForm, packed: Sequence[Any], numbers: Mapping[Scala
         begins = [(next(places), next(places))[0] for _ in range(count)]
         return [words[begin : begin + 2] for begin in begins]
 
-    readers = {ScalarKind.FLOAT: floats, ScalarKind.INT: partial(wide, dtype=np.dtype(np.int64)), ScalarKind.SEED: seeds}
+    readers: dict[ScalarKind, Callable[[int], list[Any]]] = {
+        ScalarKind.FLOAT: floats,
+        ScalarKind.INT: partial(wide, dtype=np.dtype(np.int64)),
+        ScalarKind.SEED: seeds,
+    }
     return {kind: readers[kind](count) for kind, count in numbers.items()}

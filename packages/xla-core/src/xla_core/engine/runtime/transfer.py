@@ -93,7 +93,7 @@ def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Shar
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
     if not placement_of(recorder).target.attached:  # its memory is never read, so that a tensor on meta will do
         planned = put(stand_in(aval.shape, aval.physical), recorder, sharding)
-        if _stays_known(tensor, tensor.dtype) and planned.shape == aval.shape:
+        if isinstance(planned, PlannedBuffer) and _stays_known(tensor, tensor.dtype) and planned.shape == aval.shape:
             planned = replace(planned, known=copied(tensor, aval.physical))
         return buffer_value(recorder, aval, planned)
     with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:

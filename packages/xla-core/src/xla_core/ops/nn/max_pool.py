@@ -110,7 +110,7 @@ def _largest_of(x: jax.Array, windows: list[Slide]) -> jax.Array:
     """The maximum of each window, as one operation."""
     lead = x.ndim - len(windows)
     past = [larger((slide.out - 1) * slide.stride + slide.reach - slide.size - slide.padding, 0) for slide in windows]
-    return lax.reduce_window(
+    largest: jax.Array = lax.reduce_window(
         x,
         np.asarray(-np.inf, x.dtype),
         lax.max,
@@ -118,6 +118,7 @@ def _largest_of(x: jax.Array, windows: list[Slide]) -> jax.Array:
         (*[1] * lead, *[slide.stride for slide in windows]),
         [*[(0, 0)] * lead, *[(slide.padding, end) for slide, end in zip(windows, past, strict=True)]],
     )
+    return largest
 
 
 def _scatter(grad: jax.Array, index: jax.Array, shape: tuple[int, ...], rank: int, *, replace: bool = False) -> jax.Array:
