@@ -31,6 +31,11 @@ def _memory(plan: Plan) -> Iterator[str]:
             f"each of {plan.devices} devices has {size(state.replicated)} of parameters that are equal on all: shard them "
             "(xs.mark_sharding, FSDPv2), and each keeps a part"
         )
+    if state.gradients > _WORTH * plan.memory:
+        yield (
+            f"{size(state.gradients)} of gradients outlive each step: call optimizer.zero_grad() after optimizer.step(), and they are no "
+            "results of a program"
+        )
     if step is None or not plan.memory:
         return
     wasted = sum(buffer.padding for buffer in step.buffers)
