@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -15,12 +16,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 import torch_xla
-from checks import short
-from entries import GRADIENTS, Suite, database
-from xla_core.abi.events import FallbackEvent, subscribe
+from checks import arguments, short
+from entries import Suite, database
+from xla_core.abi.events import CompileEvent, FallbackEvent, subscribe
 from xla_core.base.errors import LoweringError, UnsupportedOperationError
 
-DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.complex64)
+DTYPES = ("float32", "bfloat16", "int64", "complex64")
 
 
 class Found(Enum):
@@ -29,86 +30,115 @@ class Found(Enum):
     COMPILES = "compiles"
     DATA = "needs data"
     FALLBACK = "runs on the host"
-    REFUSED = "refused at the call"
+    REFUSED = "refused when recorded"
     FAILS = "does not compile"
     TIMEOUT = "time-out"
     CRASH = "crash"
 
 
+_ORDER = list(Found)
+# What torch and the device say where a value decides, which nothing has: the shape of a result, or a test that torch's own gradient makes.
+_ABOUT_VALUES = ("depends on data", "making it ill-defined")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The worst of the samples of one operator in one dtype, and its error in a line."""
+
+    found: Found = Found.COMPILES
+    detail: str = ""
+    samples: int = 0
+    programs: int = 0
+    fallbacks: set[str] = field(default_factory=set)
+
+    def note(self, event: CompileEvent | FallbackEvent) -> None:
+        """Count a program, or an operator that ran on the host."""
+        if isinstance(event, FallbackEvent):
+            self.fallbacks.add(event.operator)
+        else:
+            self.programs += 1
+
+    def worsen(self, found: Found, detail: str) -> None:
+        """Take the outcome of another sample."""
+        if _ORDER.index(found) > _ORDER.index(self.found):
+            self.found, self.detail = found, detail
+
+
 def _samples(entry: Any, dtype: torch.dtype, most: int) -> Iterator[Any]:
+    """The first samples, without those that CPU torch refuses."""
     torch.manual_seed(0)
-    grad = dtype in GRADIENTS and dtype in entry.supported_backward_dtypes("cpu") and entry.supports_autograd
+    grad = entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
     for number, sample in enumerate(entry.sample_inputs("cpu", dtype, requires_grad=grad)):
         if number >= most:
             return
+        try:
+            entry.op(sample.input, *sample.args, **sample.kwargs)
+        except Exception:
+            continue
         yield sample
 
 
-def _moved(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.detach().to("xla").requires_grad_(leaf.requires_grad)
-    return torch.device("xla") if leaf in ("cpu", torch.device("cpu")) else leaf
-
-
 def _compile(entry: Any, sample: Any) -> None:
-    """Compile a call and its gradient. Raises what the device raises."""
-    given, args, kwargs = pytree.tree_map(_moved, (sample.input, sample.args, sample.kwargs))
+    """Compile a call, with the reads of its results, and its gradient. Raises what the device raises."""
+    given, args, kwargs = arguments(entry, sample, "xla")
     results = entry.op(given, *args, **kwargs)
+    made = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+    kept = [leaf.detach().clone() for leaf in made if leaf.device.type == "xla"]  # a view is computed when it is read
     torch_xla.sync()
-    leaves = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    del kept
+    # The part that has a gradient: the singular vectors themselves have none.
+    smooth = pytree.tree_leaves(sample.output_process_fn_grad(results))
+    leaves = [leaf for leaf in smooth if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if leaves:
         torch.autograd.backward(leaves, [torch.ones_like(leaf) for leaf in leaves])
         torch_xla.sync()
 
 
-def _one(entry: Any, dtype: torch.dtype, most: int) -> tuple[Found, str]:
-    """The worst of the samples, and its error in a line. Samples that CPU torch refuses do not count."""
-    worst, detail = Found.COMPILES, ""
-    fallbacks: set[str] = set()
-    stop = subscribe(lambda event: fallbacks.add(event.operator), FallbackEvent)
+def _try(entry: Any, sample: Any) -> tuple[Found, str]:
+    try:
+        _compile(entry, sample)
+    except LoweringError as error:
+        return Found.FAILS, short(error)
+    except Exception as error:
+        values = any(text in str(error) for text in _ABOUT_VALUES)
+        return (Found.DATA if values and isinstance(error, (UnsupportedOperationError, RuntimeError)) else Found.REFUSED), short(error)
+    return Found.COMPILES, ""
+
+
+def _one(entry: Any, dtype: torch.dtype, most: int) -> Outcome:
+    outcome = Outcome()
+    stop = subscribe(outcome.note, CompileEvent, FallbackEvent)
     try:
         for sample in _samples(entry, dtype, most):
-            try:
-                entry.op(sample.input, *sample.args, **sample.kwargs)
-            except Exception:
-                continue
-            found, text = Found.COMPILES, ""
-            try:
-                _compile(entry, sample)
-            except UnsupportedOperationError as error:
-                found, text = (Found.DATA if "depends on data" in str(error) else Found.REFUSED), short(error)
-            except LoweringError as error:
-                found, text = Found.FAILS, short(error)
-            except Exception as error:
-                found, text = Found.REFUSED, short(error)
-            if found is Found.COMPILES and fallbacks:
-                found, text = Found.FALLBACK, ", ".join(sorted(fallbacks))
-            order = list(Found)
-            if order.index(found) > order.index(worst):
-                worst, detail = found, text
+            outcome.samples += 1
+            outcome.worsen(*_try(entry, sample))
     finally:
         stop()
-    return worst, detail
+    if outcome.fallbacks:
+        outcome.worsen(Found.FALLBACK, ", ".join(sorted(outcome.fallbacks)))
+    return outcome
 
 
-def main(target: str, most: int) -> None:
-    """Serve tasks until stdin ends."""
+def main(target: str, most: int, names: list[str]) -> None:
+    """Serve tasks until stdin ends. most: samples of an entry and dtype. names: of the dtypes."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what operators print must not get among the answers
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     with torch_xla.target(target):
         for line in sys.stdin:
-            given = json.loads(line)
-            entry = database(Suite.OPS)[given["number"]]
-            start = time.perf_counter()
+            entry = database(Suite.OPS)[json.loads(line)["number"]]
             rows = []
-            for dtype in DTYPES:
+            for name in names:
+                dtype = getattr(torch, name)
                 if dtype in entry.supported_dtypes("cpu"):
-                    found, detail = _one(entry, dtype, most)
-                    rows.append({"dtype": str(dtype).removeprefix("torch."), "found": found.value, "detail": detail})
-            answers.write(json.dumps({"seconds": round(time.perf_counter() - start, 2), "found": rows}) + "\n")
+                    start = time.perf_counter()
+                    outcome = _one(entry, dtype, most)
+                    row = {"dtype": name, "found": outcome.found.value, "detail": outcome.detail}
+                    counts = {"samples": outcome.samples, "programs": outcome.programs}
+                    rows.append({**row, **counts, "seconds": round(time.perf_counter() - start, 2)})
+            answers.write(json.dumps({"found": rows}) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","))

@@ -14,8 +14,9 @@ from torch import nn
 import torch_xla
 import torch_xla.backends
 import torch_xla.core.xla_model as xm
+from xla_core.abi.events import FallbackEvent, subscribe
 from xla_core.abi.graph import register_wrapper
-from xla_core.base.errors import LoweringError
+from xla_core.base.errors import LoweringError, UnsupportedOperationError
 
 COMPILERS = {"v5e": "libtpu", "h100": "jax_cuda13_plugin"}
 pytestmark = [pytest.mark.targets]
@@ -85,19 +86,31 @@ def test_decompositions_compile(programs: list[Any], decomposed: Callable[[torch
 
 def test_integers_of_64_bits_multiply(programs: list[Any]) -> None:
     x = torch.ones(8, 8, dtype=torch.int64).to("xla")
-    product = x @ x
+    product, bilinear = x @ x, nn.functional.bilinear(x, x, torch.ones(3, 8, 8, dtype=torch.int64).to("xla"))
     torch_xla.sync()
-    assert len(programs) == 1 and product.dtype is torch.int64
+    assert len(programs) == 1 and product.dtype is bilinear.dtype is torch.int64
 
 
 def test_dtypes_that_the_compiler_has_not_are_refused_with_their_line(programs: list[Any]) -> None:
-    x = torch.ones(3, device="xla").to(torch.complex128)
+    x = torch.ones(3, device="xla")
     if on_tpu():
-        with pytest.raises(LoweringError, match=r"test_compilers.py:\d+ is not possible on the device: .*use torch.complex64"):
-            torch_xla.sync()
+        with pytest.raises(UnsupportedOperationError, match=r"test_compilers.py:\d+: TPUs have no .*; use torch.complex64"):
+            x.to(torch.complex128)
     else:
+        wide = x.to(torch.complex128)
         torch_xla.sync()
-        assert x.dtype is torch.complex128 and programs
+        assert wide.dtype is torch.complex128 and programs
+
+
+@pytest.mark.filterwarnings("ignore:.* runs on the CPU")
+def test_eigenvalues_of_general_matrices_are_compiled_or_run_on_the_host(programs: list[Any]) -> None:
+    seen: list[FallbackEvent] = []
+    stop = subscribe(seen.append, FallbackEvent)
+    values = torch.linalg.eigvals(torch.ones(4, 4, device="xla") + 1) * 2
+    torch_xla.sync()
+    stop()
+    assert values.shape == (4,) and len(seen) == on_tpu()
+    assert len(programs) == 1 + on_tpu(), "what comes before the host's part, and what comes after it"
 
 
 def test_what_is_too_large_is_said_with_figures(programs: list[Any]) -> None:

@@ -8,6 +8,7 @@ import inspect
 import signal
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -566,3 +567,19 @@ def test_axes_over_which_an_array_varies() -> None:
     parts = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
     jax.shard_map(local, mesh=mesh, in_specs=parts, out_specs=parts[0])(jnp.ones(4), jnp.ones(1))
     assert seen == [{"data"}, set()] and not private_jax.varying_axes(jnp.ones(2))
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_the_version_of_a_missing_cuda_library_is_that_of_the_build(missing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> int:
+        if missing:
+            raise RuntimeError("cuSolver internal error")
+        return 11000
+
+    plugin = SimpleNamespace(cusolver_get_version=asked, cusolver_build_version=lambda: 12003)
+    assert hasattr(jax._src.lib, "cuda_versions")  # type: ignore[attr-defined]
+    monkeypatch.setattr("jax._src.lib.cuda_versions", plugin)
+    private_jax.answer_for_missing_cuda_libraries()
+    assert plugin.cusolver_get_version() == (12003 if missing else 11000)
+    monkeypatch.setattr("jax._src.lib.cuda_versions", None)
+    private_jax.answer_for_missing_cuda_libraries()

@@ -17,6 +17,7 @@ from xla_core.engine.runtime.topology import Topology
 from xla_core.engine.runtime.transfer import to_torch
 from xla_core.engine.tensor.plain import unwrapped
 from xla_core.engine.tensor.values import value_of
+from xla_core.engine.tensor.recorded import forget_limited
 
 
 @budget()
@@ -45,6 +46,7 @@ def within(devices: Target) -> Iterator[Target]:
         restored.callback(job.set_topology, job.set_topology(None))
         restored.callback(client.set_current_index, client.current_index())  # after the client is back
         restored.callback(client.exchange, client.exchange(client.planned(devices)))
+        forget_limited(devices.platform)
         yield devices
 
 

@@ -138,6 +138,21 @@ def register_jax_plugin(name: str, library: str, options: dict[str, Any]) -> Non
     xla_bridge.register_plugin(name, library_path=library, options=options)
 
 
+def answer_for_missing_cuda_libraries() -> None:
+    """Give lowerings that ask for the version of cuSOLVER the one that jax's CUDA plugin was built with, where the library is missing.
+
+    That is so where programs are compiled for GPUs that are not there; jax asks the library, which raises.
+    """
+    from jax._src.lib import cuda_versions  # None without the plugin
+
+    if cuda_versions is None:
+        return
+    try:
+        cuda_versions.cusolver_get_version()
+    except RuntimeError:
+        cuda_versions.cusolver_get_version = cuda_versions.cusolver_build_version  # type: ignore[attr-defined]
+
+
 def serialized_hlo(text: str) -> bytes:
     """The HloModuleProto of a module's HLO text. Raises RuntimeError for a text that XLA cannot parse."""
     module: bytes = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()

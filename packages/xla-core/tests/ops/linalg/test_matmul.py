@@ -15,7 +15,7 @@ from jax import lax
 import torch_xla
 from torch_xla import backends
 from xla_core.ops import precision
-from xla_core.ops.linalg.matmul import sum_of_products
+from xla_core.ops.linalg.matmul import sum_of_products, trilinear
 from xla_core.ops.table import TABLE, Context
 from xla_core.testing.lowering import check_lowering
 
@@ -194,3 +194,15 @@ def test_sums_of_products_are_products_of_integers(left: tuple[int, ...], right:
     a, b = (rng.integers(-(2**62), 2**62, shape) for shape in (left, right))
     with jax.enable_x64(True):
         assert (np.asarray(sum_of_products(a, b, numbers)) == np.asarray(lax.dot_general(a, b, numbers))).all()
+
+
+@pytest.mark.parametrize(("expand1", "expand2", "expand3", "sumdim"), [((1,), (0,), (1,), (2,)), ((), (), (), (0, 2)), ((), (), (), ())])
+def test_products_of_three_integers_on_tpus(expand1: list[int], expand2: list[int], expand3: list[int], sumdim: list[int]) -> None:
+    """As the product of matrices elsewhere, overflow included."""
+    shapes = [tuple(size for dim, size in enumerate((3, 4, 5)) if dim not in expanded) for expanded in (expand1, expand2, expand3)]
+    first, second, third = (torch.randint(-(2**40), 2**40, shape) for shape in shapes)
+    expected = torch.ops.aten._trilinear(first, second, third, expand1, expand2, expand3, sumdim)
+    with jax.enable_x64(True):
+        context = Context((jax.ShapeDtypeStruct(tuple(expected.shape), np.dtype(np.int64)),), platform="tpu")
+        product = trilinear(context, first.numpy(), second.numpy(), third.numpy(), expand1, expand2, expand3, sumdim)  # type: ignore[arg-type]
+        assert np.asarray(product).tolist() == expected.tolist()

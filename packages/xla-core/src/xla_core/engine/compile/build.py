@@ -27,6 +27,7 @@ from xla_core.engine.graph.view import GraphView
 from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement
 from xla_core.ops import precision
+from xla_core.ops.limits import LIMITS
 
 # Returns the function to call instead of an executable at each execution of its program; the executable itself to change nothing.
 ExecutableWrapper = Callable[[GraphView, Executable], Executable]
@@ -78,7 +79,7 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
         verify(graph, inputs)
     placement = site.placement
     platform = placement.context.platform
-    if platform in limits.DTYPES:
+    if platform in LIMITS:
         limits.check(graph, platform)
     constants = program.constants
     program.graph_hash = graph_hash(graph, constants, precision.of(platform), checked, *placement.texts(inputs.buffers))
@@ -145,9 +146,9 @@ def _compile(
     try:
         # Outside of the next `try`: a failing lowering raises LoweringError itself, with its place in the graph.
         stage = lowered(function, arguments)
-    except XlaError:
+    except (XlaError, RecursionError):  # the latter is not the program's fault
         raise
-    except NotImplementedError as error:  # jax has no rule for something on this platform
+    except (NotImplementedError, RuntimeError) as error:  # jax has no rule for something on this platform, or lacks a library
         raise LoweringError(f"a program of {len(graph.parts.operations)} operations cannot run on {_where(site)}: {error}") from error
     try:
         try:

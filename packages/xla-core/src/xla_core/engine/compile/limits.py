@@ -1,26 +1,28 @@
-"""What the compiler of a platform cannot take, and would end the process at: refused before it sees the program."""
+"""Refuse a program that the compiler of a platform cannot take, before it sees it: some end the process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-
 from xla_core.base.errors import LoweringError
 from xla_core.engine.graph.graph import Graph
-
-# By platform: dtypes, and what to do instead.
-DTYPES: Mapping[str, tuple[np.dtype, str]] = {
-    "tpu": (np.dtype(np.complex128), "TPUs have no complex numbers of 128 bits: use torch.complex64"),
-}
+from xla_core.ops.limits import Limit, limit_of
 
 
 def check(graph: Graph, platform: str) -> None:
-    """Raise LoweringError, with the line of the operation, for a program that the compiler of a platform of `DTYPES` cannot take."""
-    dtype, advice = DTYPES[platform]
+    """Raise LoweringError, with the line of the operation, for a program with an operation that a limit of the platform holds for.
+
+    Recording refuses most of them; these came in otherwise: as reads of views, as uploads, by a pass, or recorded for another platform.
+    """
     for slot, aval in enumerate(graph.parts.avals):
-        if aval is not None and aval.physical == dtype:
-            line = graph.line(slot)
-            error = LoweringError(f"{aval}{f' recorded at {line}' if line else ''} is not possible on the device: {advice}")
-            error.place = graph, slot
-            raise error
+        entry = graph.entries[graph.parts.makers[slot]]
+        operator = entry[0].target if type(entry) is tuple else ""
+        limit = limit_of(platform, operator, () if aval is None else (aval.dtype,))
+        if limit is not None:
+            raise _refusal(graph, slot, f"{operator if aval is None else aval}", platform, limit)
+
+
+def _refusal(graph: Graph, slot: int, what: str, platform: str, limit: Limit) -> LoweringError:
+    line = graph.line(graph.parts.makers[slot])
+    where = f" recorded at {line}" if line else ""
+    error = LoweringError(f"{what}{where} cannot be compiled for {platform}: {limit.reason}; {limit.advice}")
+    error.place = graph, slot
+    return error

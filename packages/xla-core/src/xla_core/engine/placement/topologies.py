@@ -20,6 +20,7 @@ import jax
 
 from xla_core.base.accelerators import GPUS, TPUS, GpuKind, TpuKind
 from xla_core.base.errors import UnknownDeviceError
+from xla_core.base.private_jax import answer_for_missing_cuda_libraries
 from xla_core.engine.placement.target import Target
 
 _NAME = re.compile(r"(?P<kind>[a-z0-9]+?)(?::(?P<shape>\d+(?:x\d+)*)|-(?P<cores>\d+)|x(?P<devices>\d+))?")
@@ -104,6 +105,7 @@ def _tpus(name: str, generation: str, shape: tuple[int, ...]) -> Target:
 def _gpus(name: str, kind: GpuKind, count: int) -> Target:
     options = {"target_config": _config(kind), "topology": f"1x1x{count}"}
     topology = _described("jax_cuda13_plugin", name, name, "cuda", options)
+    answer_for_missing_cuda_libraries()
     return Target(name, tuple(topology.devices), (count,), kind.memory_bytes, attached=False)
 
 

@@ -16,20 +16,24 @@ from torch import Tensor
 
 from xla_core.base import metrics
 from xla_core.base.errors import UnsupportedOperationError
-from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.graph.pending_graph import Recorder, Value
 from xla_core.engine.runtime.client import placement_of
 from xla_core.engine.runtime.source_location import user_line
-from xla_core.engine.runtime.sync import read_many
+from xla_core.engine.runtime.sync import compute, read_many
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.values import CUT_BYTES, value_of
 
 aten = torch.ops.aten
 
 
-def refuse_planned(recorder: Recorder) -> None:
-    """Raise UnsupportedOperationError, with the user's line, for a device whose data nobody has, and so no shape that depends on data."""
+def refuse_planned(recorder: Recorder, values: Sequence[Value] = ()) -> None:
+    """Raise UnsupportedOperationError, with the user's line, for a device whose data nobody has, and so no shape that depends on data.
+
+    values: what the shape is found in. It is compiled first, so that the plan has what the device does until then.
+    """
     target = placement_of(recorder).target
     if not target.attached:
+        compute(values)
         raise UnsupportedOperationError(
             f"the shape of a result depends on data, and nothing runs on the target {target.name}: at {user_line() or 'an unknown line'}. "
             "Give it a fixed shape: torch.where, nonzero_static(size=…), masked sums, padding"
@@ -38,8 +42,9 @@ def refuse_planned(recorder: Recorder) -> None:
 
 def _read(tensors: Sequence[Tensor], beside: Sequence[Tensor] = ()) -> list[Tensor]:
     values = [value_of(tensor) for tensor in tensors]  # type: ignore[arg-type]
-    refuse_planned(values[0].recorder)
-    return read_many(values, [value_of(tensor) for tensor in beside])  # type: ignore[arg-type]
+    along = [value_of(tensor) for tensor in beside]  # type: ignore[arg-type]
+    refuse_planned(values[0].recorder, [*values, *along])
+    return read_many(values, along)
 
 
 def _cut(padded: Sequence[Tensor], count: Tensor, dim: int = 0) -> list[Tensor]:

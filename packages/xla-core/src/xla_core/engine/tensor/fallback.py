@@ -14,15 +14,18 @@ from xla_core.base.errors import DeviceMismatchError, FallbackError, Unsupported
 from xla_core.base.metrics import FallbackEvent
 from xla_core.base.private_torch import OpOverload, as_called_by_user, tree_flatten, tree_map
 from xla_core.engine.graph.pending_graph import Recorder
-from xla_core.engine.runtime.client import current_recorder
+from xla_core.engine.runtime.client import current_recorder, placement_of
 from xla_core.engine.runtime.source_location import user_line
+from xla_core.engine.runtime.sync import compute
 from xla_core.engine.runtime.transfer import upload
 from xla_core.engine.tensor.data_dependent import refuse_planned
 from xla_core.engine.tensor.plain import mixed
-from xla_core.engine.tensor.schema import calling, full_name
+from xla_core.engine.tensor.refusals import on_meta
+from xla_core.engine.tensor.schema import calling, full_name, functional_of
 from xla_core.engine.tensor.tensor import XLATensor, wrap
-from xla_core.engine.tensor.values import cpu_copies
+from xla_core.engine.tensor.values import cpu_copies, value_of
 from xla_core.engine.tensor.writes import assign_from_cpu
+from xla_core.ops.limits import LIMITS, Instead, limit_of
 
 _warned: set[str] = set()
 
@@ -32,15 +35,28 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
 
     recorder: where results go when no argument is an xla tensor.
     """
-    name = full_name(func)
-    if config.FALLBACK.get() is FallbackPolicy.ERROR:
-        raise FallbackError(
-            f"{name} has no XLA lowering for these arguments and XLA_FALLBACK=error forbids running it on the CPU: "
-            "move its inputs with .cpu(), register a lowering with xla_core.abi.operators.register_op, or unset XLA_FALLBACK"
-        )
     start, begin = time.time(), time.perf_counter_ns()
     flat, _ = tree_flatten((args, kwargs))
     tensors = [item for item in flat if type(item) is XLATensor]
+    target = _recorder_of(func, flat, tensors) or recorder or current_recorder()
+    devices = placement_of(target).target
+    why = _why(func, devices.platform, tensors)
+    if config.FALLBACK.get() is FallbackPolicy.ERROR:
+        raise FallbackError(
+            f"{full_name(func)} {why} and XLA_FALLBACK=error forbids running it on the CPU: "
+            "move its inputs with .cpu(), register a lowering with xla_core.abi.operators.register_op, or unset XLA_FALLBACK"
+        )
+    if torch.Tag.dynamic_output_shape in func.tags:
+        refuse_planned(target, [value_of(tensor) for tensor in tensors])
+    host_args, host_kwargs, results = _called(func, args, kwargs, tensors) if devices.attached else _planned(func, args, kwargs, tensors)
+    outcome = _back(func, args, kwargs, host_args, host_kwargs, results, target)
+    moved = [item for item in (*tensors, *tree_flatten(results)[0]) if isinstance(item, torch.Tensor)]
+    _account(func, target, why, start, time.perf_counter_ns() - begin, sum(tensor.nbytes for tensor in moved))
+    return outcome
+
+
+def _recorder_of(func: OpOverload, flat: list[Any], tensors: list[XLATensor]) -> Recorder | None:
+    """The recorder of the operands; None if there are none. Raises DeviceMismatchError for those of several devices."""
     # As recorded operations do; a user's own operation may want CPU operands.
     if tensors and func.namespace == "aten":
         for item in flat:
@@ -50,9 +66,22 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
     if len(recorders) > 1:
         names = " and ".join(sorted(str(owner.device) for owner in recorders))
         raise DeviceMismatchError(f"Expected all tensors to be on the same device, but found at least two devices, {names}!")
-    target = next(iter(recorders), None) or recorder or current_recorder()
-    if torch.Tag.dynamic_output_shape in func.tags:
-        refuse_planned(target)
+    return next(iter(recorders), None)
+
+
+def _why(func: OpOverload, platform: str, tensors: list[XLATensor]) -> str:
+    """Why an operation does not run on the device, to follow its name."""
+    row = functional_of(func) if platform in LIMITS else None
+    limit = None if row is None else limit_of(platform, full_name(row), {tensor.dtype for tensor in tensors})
+    if limit is None or limit.instead is not Instead.ON_HOST:
+        return "has no XLA lowering for these arguments"
+    return f"cannot be compiled for {platform} ({limit.reason}; {limit.advice})"
+
+
+def _called(
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[XLATensor]
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """The arguments on the CPU, and what stock torch makes of them."""
     # By identity: an argument that is passed twice is one tensor on the CPU, too.
     copies = dict(zip(map(id, tensors), cpu_copies(tensors), strict=True))
 
@@ -66,11 +95,24 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
         on_cpu["device"] = torch.device("cpu")
     host_args = tree_map(to_cpu, args)
     with as_called_by_user():
-        results = func(*host_args, **on_cpu)
-    outcome = _back(func, args, kwargs, host_args, on_cpu, results, target)
-    moved = [item for item in (*copies.values(), *tree_flatten(results)[0]) if isinstance(item, torch.Tensor)]
-    _account(func, target, start, time.perf_counter_ns() - begin, sum(tensor.nbytes for tensor in moved))
-    return outcome
+        return host_args, on_cpu, func(*host_args, **on_cpu)
+
+
+def _planned(
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[XLATensor]
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """`_called` for devices that are not there: what the operands come from is compiled, and shapes stand for values where they can."""
+    compute([value_of(tensor) for tensor in tensors])
+    metas = {id(tensor): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in tensors}
+
+    def to_meta(item: Any) -> Any:
+        return metas[id(item)] if type(item) is XLATensor else item
+
+    try:
+        results = on_meta(func, args, kwargs, to_meta)
+    except Exception:  # torch has no meta function for it, or it gives numbers
+        return _called(func, args, kwargs, tensors)
+    return tree_map(to_meta, args), tree_map(to_meta, kwargs), results
 
 
 def _back(
@@ -108,7 +150,7 @@ def _back(
     return tree_map(to_xla, results)
 
 
-def _account(func: OpOverload, recorder: Recorder, start_s: float, duration_ns: int, nbytes: int) -> None:
+def _account(func: OpOverload, recorder: Recorder, why: str, start_s: float, duration_ns: int, nbytes: int) -> None:
     name = full_name(func)
     metrics.counter_add(name if name.startswith("aten::") else f"aten::{name}" if "::" not in name else name)
     line = user_line()
@@ -116,8 +158,7 @@ def _account(func: OpOverload, recorder: Recorder, start_s: float, duration_ns: 
     if name not in _warned and torch.Tag.dynamic_output_shape not in func.tags:
         _warned.add(name)
         warnings.warn(
-            f"{name} has no XLA lowering and runs on the CPU (first at {line or 'an unknown line'}); "
-            "results are right, but each call moves data",
+            f"{name} {why} and runs on the CPU (first at {line or 'an unknown line'}); results are right, but each call moves data",
             RuntimeWarning,
             stacklevel=4,
         )

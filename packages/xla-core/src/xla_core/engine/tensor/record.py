@@ -49,7 +49,7 @@ def functional(call: Call) -> Handler:
                 key.append(_default_dtype())
             signature = signatures.get(tuple(key))
             if signature is None:
-                signature = infer.signature(call, args, kwargs)
+                signature = infer.signature(call, recorder, args, kwargs)
                 if signature is None:
                     return call.otherwise(args, kwargs)
                 signature = remember(signatures, tuple(key), signature)
@@ -114,7 +114,7 @@ def in_place(call: Call) -> Handler:
             key, slots = encode(call, recorder, pending_graph, args, kwargs)
             signature = signatures.get(tuple(key))
             if signature is None:
-                signature = infer.signature(call, args, kwargs, [given])
+                signature = infer.signature(call, recorder, args, kwargs, [given])
                 if signature is None:
                     return call.otherwise(args, kwargs)
                 signature = remember(signatures, tuple(key), signature)
@@ -169,7 +169,7 @@ def mutating(call: Call) -> Handler:
                 key.append(infer.out_key(targets))
             signature = signatures.get(tuple(key))
             if signature is None:
-                signature = infer.signature(call, args, inputs, targets, outs)
+                signature = infer.signature(call, recorder, args, inputs, targets, outs)
                 if signature is None:
                     return call.otherwise(args, kwargs)
                 signature = remember(signatures, tuple(key), signature)
@@ -280,7 +280,7 @@ def factory(call: Call) -> Handler:
             key.append(torch.get_default_dtype())
             signature = call.signatures.get(tuple(key))
             if signature is None:
-                signature = infer.signature(call, args, kwargs)
+                signature = infer.signature(call, recorder, args, kwargs)
                 if signature is None:
                     return call.otherwise(args, kwargs, recorder)
                 signature = remember(call.signatures, tuple(key), signature)

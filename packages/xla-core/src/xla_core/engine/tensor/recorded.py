@@ -10,12 +10,14 @@ import torch
 
 from xla_core.base.errors import RegistrationError
 from xla_core.base.private_torch import OpOverload, is_watched
+from xla_core.engine.graph.aval import Aval
 from xla_core.engine.tensor import data_dependent, fallback, host_indices, lazy_counters, wrapping
 from xla_core.engine.tensor.encode import Call
 from xla_core.engine.tensor.plain import plainly
 from xla_core.engine.tensor.record import factory, functional, mutating
 from xla_core.engine.tensor.schema import Convention, Handler, calling, full_name, functional_of, is_factory, short_name
 from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.ops.limits import LIMITS, limit_of
 from xla_core.ops.table import TABLE, OpSpec
 
 _COUNTS: dict[str, Call] = {}
@@ -75,6 +77,17 @@ def _call(func: OpOverload, functional_form: OpOverload, spec: OpSpec) -> Call:
             fresh.count, fresh.packed = call.count, call.packed
         call = _COUNTS[full_name(func)] = fresh
     return call
+
+
+def forget_limited(platform: str) -> None:
+    """Forget the signatures, recorded for another platform, for which a limit of this one holds: their next call asks anew."""
+    if platform not in LIMITS:
+        return
+    for call in tuple(_COUNTS.values()):  # other threads may record
+        for key, signature in tuple(call.signatures.items()):
+            avals = (*signature.inferred, *signature.outs, *key)
+            if limit_of(platform, signature.target, {aval.dtype for aval in avals if isinstance(aval, Aval)}) is not None:
+                call.signatures.pop(key, None)
 
 
 def _otherwise(func: OpOverload) -> Callable[..., Any]:

@@ -201,6 +201,9 @@ def trilinear(
     a, b, c = (lax.expand_dims(cast(x, dtype), tuple(dims)) for x, dims in ((a, expand1), (b, expand2), (c, expand3)))
     full = lax.broadcast_shapes(a.shape, b.shape, c.shape)
     summed = {dim % len(full) for dim in sumdim}
+    if ctx.platform == "tpu" and dtype.kind in "iu" and dtype.itemsize == 8:  # it has no product of matrices for them, see `contract`
+        products = lax.mul(lax.mul(expand(a, full), expand(b, full)), expand(c, full))
+        return lax.reshape(cast(lax.reduce_sum(products, sorted(summed)), ctx.dtype), ctx.shape)
     # Dimensions that only `a` and `b` carry are summed first, as a matrix product where one can be made of them.
     names = "".join(chr(ord("a") + i) for i in range(len(full)))
     specs = ["".join(n for n, size, whole in zip(names, x.shape, full, strict=True) if size == whole) for x in (a, b, c)]

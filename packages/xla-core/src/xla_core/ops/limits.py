@@ -1,0 +1,59 @@
+"""What the compilers of platforms cannot take, in one table: recording asks it for each new signature, compiling for each program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+
+class Instead(Enum):
+    """What becomes of an operation that a platform cannot take."""
+
+    REFUSED = "refused when it is recorded"
+    ON_HOST = "runs on the host, counted as a fallback"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Operations that the compiler of a platform cannot take, or would end the process at.
+
+    operators: rows of the op table; empty for all operations. dtypes: of operands or results; empty for all.
+    reason: what the platform lacks, as a sentence without its end. advice: what to do instead, likewise.
+    """
+
+    instead: Instead
+    reason: str
+    advice: str
+    operators: frozenset[str] = frozenset()
+    dtypes: frozenset[torch.dtype] = frozenset()
+
+    def holds(self, operator: str, dtypes: Collection[torch.dtype]) -> bool:
+        """Whether it is about an operation with this row, and these dtypes among operands and results."""
+        return (not self.operators or operator in self.operators) and (not self.dtypes or not self.dtypes.isdisjoint(dtypes))
+
+
+# By platform, as `Context.platform`.
+LIMITS: Mapping[str, tuple[Limit, ...]] = {
+    "tpu": (
+        Limit(
+            Instead.REFUSED,
+            "TPUs have no complex numbers of 128 bits",
+            "use torch.complex64, or move the tensors with .cpu()",
+            dtypes=frozenset({torch.complex128}),
+        ),
+        Limit(
+            Instead.ON_HOST,
+            "JAX has no eigenvalues of general matrices for TPUs",
+            "use torch.linalg.eigh if the matrix is symmetric",
+            operators=frozenset({"aten::linalg_eig", "aten::_linalg_eigvals"}),
+        ),
+    ),
+}
+
+
+def limit_of(platform: str, operator: str, dtypes: Collection[torch.dtype]) -> Limit | None:
+    """The limit of a platform that holds for an operation; None if it can be compiled. operator: its row of the op table, or empty."""
+    return next((limit for limit in LIMITS.get(platform, ()) if limit.holds(operator, dtypes)), None)
