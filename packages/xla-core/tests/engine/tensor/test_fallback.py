@@ -145,6 +145,13 @@ def test_sparse_results_are_refused_with_advice() -> None:
         torch.eye(2, device="xla").to_sparse()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("sparse", [Tensor.to_sparse, Tensor.to_sparse_csr])
+def test_sparse_operands_are_refused_with_advice(sparse: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(RuntimeError, match=r"layout torch.sparse_\w+ and shape \(2, 2\): xla tensors are dense. Use .to_dense\(\) first"):
+        torch.sparse.mm(sparse(torch.eye(2)), torch.ones(2, 2, device="xla"))
+
+
 def test_two_devices_are_refused(run: Callable[..., str]) -> None:
     output = run(
         """

@@ -71,7 +71,12 @@ def holder(tensor: Any) -> XLATensor:
 
 
 def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
-    """The error for an operand on the CPU, or inside of a transform."""
+    """The error for an operand on the CPU, inside of a transform, or in a sparse layout."""
+    if tensor.layout is not torch.strided:
+        return DeviceMismatchError(
+            f"Input tensor of layout {tensor.layout} and shape {tuple(tensor.shape)}: xla tensors are dense. "
+            "Use .to_dense() first, then .to('xla')"
+        )
     if private_torch.is_transformed(tensor):
         return DeviceMismatchError(
             f"a transform of torch.func wraps this tensor of shape {tuple(tensor.shape)}, where plain xla tensors are needed: make the "
