@@ -93,15 +93,69 @@ def test_what_the_cpu_refuses_is_refused() -> None:
     assert counts[0] == counts[1] > 40 and not any(counts[2:]), "all of them with the CPU's type"
 
 
+COMPILING = """
+import json, os, signal, sys
+target, samples, dtypes = sys.argv[1:]
+for line in sys.stdin:
+    name = json.loads(line)["name"]
+    if name == "crashes" and "int64" in dtypes:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    rows = [{"dtype": dtype, "found": "compiles", "detail": "", "samples": 1, "programs": 1} for dtype in dtypes.split(",")]
+    print(json.dumps({"found": rows}), flush=True)
+"""
+
+
+def test_an_operator_that_ends_its_process_costs_one_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "ops"))
+    import targets
+    from entries import Suite, Task
+
+    (tmp_path / "compiling.py").write_text(COMPILING)
+    monkeypatch.setattr(targets, "WORKER", tmp_path / "compiling.py")
+    rows: list[dict[str, Any]] = []
+    plan = targets.Plan(1, 1, 60.0, ("float32", "int64", "bfloat16"))
+    tasks = [Task(Suite.OPS, number, name) for number, name in enumerate(["one", "crashes", "two"])]
+    targets.compile_all(tasks, "v5e", plan, rows, lambda: None)
+    assert {(row["name"], row["dtype"]): row["found"] for row in rows} == {
+        (name, dtype): "crash" if (name, dtype) == ("crashes", "int64") else "compiles"
+        for name in ("one", "crashes", "two")
+        for dtype in plan.dtypes
+    }
+
+
+def test_the_page_of_targets_counts_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "ops"))
+    import targets_page
+
+    def row(name: str, dtype: str, found: str = "compiles", detail: str = "", samples: int = 1) -> dict[str, Any]:
+        return {"name": name, "dtype": dtype, "found": found, "detail": detail, "samples": samples}
+
+    why = ("refused when recorded", "Error: aten.mul at /a/b.py:3: no | here")
+    rows = [row("add", "float32"), row("mul", "float32", *why), row("mul", "int64", *why), row("sub", "int64", samples=0)]
+    content = {
+        "date": "2026-11-27",
+        "versions": {"torch": "2.13.0"},
+        "samples": 2,
+        "dtypes": ["float32", "int64"],
+        "targets": {"v5e": rows},
+    }
+    page = targets_page.markdown(content)
+    assert "on 2026-11-27, with torch 2.13.0." in page and "its first 2 samples" in page
+    assert "| v5e | float32 | 2 | 1 (50.00 %) | 0 | 0 | 1 | 0 | 0 | 0 |" in page
+    assert "| v5e | all | 3 | 1 (33.33 %) | 0 | 0 | 2 | 0 | 0 | 0 |" in page, "an entry without samples does not count"
+    assert "| `mul` | float32 int64 | refused when recorded | Error: aten.mul: no \\| here |" in page
+
+
 @pytest.mark.long
 def test_operators_are_compiled_for_a_target(tmp_path: Path) -> None:
     """For this machine's processor, which needs no other compiler."""
     path = tmp_path / "targets.json"
-    options = ["--target", "cpu", "--only", "=mm,=nonzero,=geqrf", "--samples", "1", "--workers", "1", "--json", str(path)]
-    command = [sys.executable, str(ROOT / "scripts" / "ops" / "targets.py"), *options]
+    options = ["--target", "cpu", "--only", "=mm,=nonzero,=geqrf,=linalg.ldl_factor_ex", "--samples", "1", "--workers", "1"]
+    command = [sys.executable, str(ROOT / "scripts" / "ops" / "targets.py"), *options, "--json", str(path)]
     done = forked_python.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    rows = json.loads(path.read_text(encoding="utf-8"))["targets"]["cpu"]
     found = {(row["name"], row["dtype"]): row["found"] for row in rows}
     assert found["mm", "float32"] == found["mm", "int64"] == found["geqrf", "complex64"] == "compiles"
-    assert found["nonzero", "float32"] == "needs data"
+    assert found["nonzero", "float32"] == "needs data" and found["linalg.ldl_factor_ex", "float32"] == "runs on the host"
+    assert all(row["programs"] for row in rows if row["found"] == "compiles" or row["found"] == "needs data")

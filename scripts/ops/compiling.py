@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 import torch_xla
 from checks import arguments, short
 from entries import Suite, database
-from xla_core.abi.events import CompileEvent, FallbackEvent, subscribe
+from xla_core.abi.events import ExecuteEvent, FallbackEvent, subscribe
 from xla_core.base.errors import LoweringError, UnsupportedOperationError
 
 DTYPES = ("float32", "bfloat16", "int64", "complex64")
@@ -51,8 +51,8 @@ class Outcome:
     programs: int = 0
     fallbacks: set[str] = field(default_factory=set)
 
-    def note(self, event: CompileEvent | FallbackEvent) -> None:
-        """Count a program, or an operator that ran on the host."""
+    def note(self, event: ExecuteEvent | FallbackEvent) -> None:
+        """Count a program that would be launched, or an operator that ran on the host."""
         if isinstance(event, FallbackEvent):
             self.fallbacks.add(event.operator)
         else:
@@ -107,7 +107,7 @@ def _try(entry: Any, sample: Any) -> tuple[Found, str]:
 
 def _one(entry: Any, dtype: torch.dtype, most: int) -> Outcome:
     outcome = Outcome()
-    stop = subscribe(outcome.note, CompileEvent, FallbackEvent)
+    stop = subscribe(outcome.note, ExecuteEvent, FallbackEvent)
     try:
         for sample in _samples(entry, dtype, most):
             outcome.samples += 1
@@ -125,19 +125,19 @@ def main(target: str, most: int, names: list[str]) -> None:
     os.dup2(2, 1)  # what operators print must not get among the answers
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    with torch_xla.target(target):
-        for line in sys.stdin:
-            entry = database(Suite.OPS)[json.loads(line)["number"]]
-            rows = []
-            for name in names:
-                dtype = getattr(torch, name)
-                if dtype in entry.supported_dtypes("cpu"):
-                    start = time.perf_counter()
+    for line in sys.stdin:
+        entry = database(Suite.OPS)[json.loads(line)["number"]]
+        rows = []
+        for name in names:
+            dtype = getattr(torch, name)
+            if dtype in entry.supported_dtypes("cpu"):
+                start = time.perf_counter()
+                with torch_xla.target(target):  # devices of their own: what fails stays pending there
                     outcome = _one(entry, dtype, most)
-                    row = {"dtype": name, "found": outcome.found.value, "detail": outcome.detail}
-                    counts = {"samples": outcome.samples, "programs": outcome.programs}
-                    rows.append({**row, **counts, "seconds": round(time.perf_counter() - start, 2)})
-            answers.write(json.dumps({"found": rows}) + "\n")
+                row = {"dtype": name, "found": outcome.found.value, "detail": outcome.detail}
+                counts = {"samples": outcome.samples, "programs": outcome.programs}
+                rows.append({**row, **counts, "seconds": round(time.perf_counter() - start, 2)})
+        answers.write(json.dumps({"found": rows}) + "\n")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from compiling import DTYPES, Found
 from entries import Suite, Task, tasks
 from xla_core.abi.files import atomic_write_bytes
 
+WORKER = Path(__file__).with_name("compiling.py")
 LOST = (Found.CRASH.value, Found.TIMEOUT.value)
 Row = dict[str, Any]
 
@@ -41,7 +42,7 @@ class Plan:
     def run(self, chosen: list[Task], target: str, dtypes: Sequence[str], done: Callable[[Task, dict[str, Any]], None]) -> None:
         """Compile entries for a target in some dtypes."""
         arguments = [target, str(self.samples), ",".join(dtypes)]
-        pool.run(chosen, arguments, self.workers, self.limit_s, done, Path(__file__).with_name("compiling.py"))
+        pool.run(chosen, arguments, self.workers, self.limit_s, done, WORKER)
 
 
 def lost(answer: dict[str, Any]) -> Row | None:
