@@ -22,13 +22,18 @@ Tensor = torch.Tensor
 LINE = r"at .*test_platform_limits.py:\d+: TPUs have no complex numbers of 128 bits; use torch.complex64"
 
 
+@pytest.fixture(autouse=True)
+def warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has the first warning of an operator, and takes it from no other test."""
+    monkeypatch.setattr(fallback, "_warned", set())
+
+
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The CPU takes what a TPU takes. Other tests may have recorded the same calls before."""
     torch_xla.sync()
     monkeypatch.setitem(LIMITS, "cpu", LIMITS["tpu"])  # type: ignore[arg-type]
     forget_limited("cpu")
-    fallback._warned.clear()
     yield
     torch_xla.sync()
 
