@@ -140,7 +140,7 @@ def test_the_page_of_targets_counts_and_says_why(monkeypatch: pytest.MonkeyPatch
         "targets": {"v5e": rows},
     }
     page = targets_page.markdown(content)
-    assert "on 2026-11-27, with torch 2.13.0." in page and "its first 2 samples" in page
+    assert "on 2026-11-27, with torch 2.13.0." in page and "2 samples of it" in page
     assert "| v5e | float32 | 2 | 1 (50.00 %) | 0 | 0 | 1 | 0 | 0 | 0 |" in page
     assert "| v5e | all | 3 | 1 (33.33 %) | 0 | 0 | 2 | 0 | 0 | 0 |" in page, "an entry without samples does not count"
     assert "| `mul` | float32 int64 | refused when recorded | Error: aten.mul: no \\| here |" in page

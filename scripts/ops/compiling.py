@@ -7,7 +7,6 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -64,18 +63,28 @@ class Outcome:
             self.found, self.detail = found, detail
 
 
-def _samples(entry: Any, dtype: torch.dtype, most: int) -> Iterator[Any]:
-    """The first samples, without those that CPU torch refuses."""
+def _samples(entry: Any, dtype: torch.dtype, most: int) -> list[Any]:
+    """Samples from all along the list, those with empty tensors only where there are no others, without those that CPU torch refuses."""
     torch.manual_seed(0)
     grad = entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
-    for number, sample in enumerate(entry.sample_inputs("cpu", dtype, requires_grad=grad)):
-        if number >= most:
-            return
-        try:
-            entry.op(sample.input, *sample.args, **sample.kwargs)
-        except Exception:
-            continue
-        yield sample
+    every = list(entry.sample_inputs("cpu", dtype, requires_grad=grad))
+    full = [sample for sample in every if not _has_empty(sample)] or every
+    count = min(most, len(full))
+    spread = [full[round(index * (len(full) - 1) / max(count - 1, 1))] for index in range(count)]
+    return [sample for sample in spread if _accepted(entry, sample)]
+
+
+def _has_empty(sample: Any) -> bool:
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return any(isinstance(leaf, torch.Tensor) and not leaf.numel() for leaf in leaves)
+
+
+def _accepted(entry: Any, sample: Any) -> bool:
+    try:
+        entry.op(sample.input, *sample.args, **sample.kwargs)
+    except Exception:
+        return False
+    return True
 
 
 def _compile(entry: Any, sample: Any) -> None:

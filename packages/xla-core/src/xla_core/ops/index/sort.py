@@ -25,20 +25,36 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 def order_key(x: jax.Array) -> jax.Array:
     """Signed integers (32 or 64 bits) in the order of `x`: zeros are equal, NaN is above everything."""
+    if x.dtype == np.float64:  # a TPU has no bits of such a number: it computes with the sum of two of 32 bits
+        keys: jax.Array = lax.platform_dependent(x, tpu=key_of_two_floats, default=_float_key)
+        return keys
     if is_float(x.dtype):
-        wide = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-        x = cast(x, wide)
-        x = lax.select(isnan(x), lax.full_like(x, float("nan")), x)
-        bits = lax.bitcast_convert_type(x, _INT64 if wide.itemsize == 8 else _INT32)
-        limits, zero = np.iinfo(bits.dtype), lax.full_like(bits, 0)
-        # Compared as integers, since XLA may take denormals for zeros.
-        bits = lax.select(lax.eq(bits, lax.full_like(bits, limits.min)), zero, bits)
-        return lax.select(lax.lt(bits, zero), lax.bitwise_xor(bits, lax.full_like(bits, limits.max)), bits)
+        return _float_key(x)
     if x.dtype.kind == "u" and x.dtype.itemsize >= 4:
         signed = np.dtype(f"int{8 * x.dtype.itemsize}")
         bits = lax.bitcast_convert_type(x, signed)
         return lax.bitwise_xor(bits, lax.full_like(bits, np.iinfo(signed).min))
     return x if x.dtype == _INT64 else cast(x, _INT32)
+
+
+def _float_key(x: jax.Array) -> jax.Array:
+    wide = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+    x = cast(x, wide)
+    x = lax.select(isnan(x), lax.full_like(x, float("nan")), x)
+    bits = lax.bitcast_convert_type(x, _INT64 if wide.itemsize == 8 else _INT32)
+    limits, zero = np.iinfo(bits.dtype), lax.full_like(bits, 0)
+    # Compared as integers, since XLA may take denormals for zeros.
+    bits = lax.select(lax.eq(bits, lax.full_like(bits, limits.min)), zero, bits)
+    return lax.select(lax.lt(bits, zero), lax.bitwise_xor(bits, lax.full_like(bits, limits.max)), bits)
+
+
+def key_of_two_floats(x: jax.Array) -> jax.Array:
+    """`order_key` of float64 by the nearest float32 and what it leaves out: exact for sums of two float32."""
+    high = cast(x, np.dtype(np.float32))
+    rest = cast(lax.sub(x, cast(high, x.dtype)), high.dtype)
+    low = lax.select(lax.is_finite(high), rest, lax.full_like(high, 0))
+    place = lax.sub(cast(_float_key(low), _INT64), lax.full_like(x, np.iinfo(_INT32).min, _INT64))  # from 0
+    return lax.bitwise_or(lax.shift_left(cast(_float_key(high), _INT64), lax.full_like(place, 32)), place)
 
 
 def argsort(x: jax.Array, dim: int, descending: bool = False) -> jax.Array:
