@@ -5,12 +5,15 @@ Where torch does not say which of equal elements it names, the values are compar
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 import torch
 
-import xla_core.ops.index.sort  # noqa: F401 - registers the family
+from xla_core.ops.index.sort import key_of_two_floats
 from xla_core.testing.lowering import check_lowering, lower_once
 
 A = torch.ops.aten
@@ -116,3 +119,15 @@ def test_mode(dtype: torch.dtype) -> None:
     check_lowering(A.mode.default, x, 0, True)
     check_lowering(A.mode.default, many_ties(dtype))
     check_lowering(A.mode.default, many_ties(dtype, 1, 5), 0)
+
+
+def test_sums_of_two_float32_have_keys_of_their_order() -> None:
+    """By which TPUs sort float64: such sums are all that they have of it."""
+    torch.manual_seed(0)
+    high = torch.randn(1000) * 10.0 ** torch.randint(-20, 20, (1000,))
+    low = high * 2.0**-25 * torch.randn(1000)
+    x = torch.cat([high.double() + low.double(), high.double(), torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan]).double()])
+    with jax.enable_x64(True):
+        keys = torch.from_numpy(np.array(key_of_two_floats(x.numpy())))  # type: ignore[arg-type]
+    assert keys.sort(stable=True)[1].tolist() == x.sort(stable=True)[1].tolist()
+    assert keys[-5] == keys[-4], "zeros are equal"
