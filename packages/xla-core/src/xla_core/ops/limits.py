@@ -35,6 +35,15 @@ class Limit:
         return (not self.operators or operator in self.operators) and (not self.dtypes or not self.dtypes.isdisjoint(dtypes))
 
 
+_LU = ("_linalg_det", "_linalg_slogdet", "_linalg_solve_ex", "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex")
+_SVD = ("_linalg_svd", "linalg_pinv.atol_rtol_tensor")
+_BITS = ("frexp.Tensor", "nextafter")
+
+
+def _aten(*names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names)
+
+
 # By platform, as `Context.platform`.
 LIMITS: Mapping[str, tuple[Limit, ...]] = {
     "tpu": (
@@ -48,7 +57,21 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = {
             Instead.ON_HOST,
             "JAX has no eigenvalues of general matrices for TPUs",
             "use torch.linalg.eigh if the matrix is symmetric",
-            operators=frozenset({"aten::linalg_eig", "aten::_linalg_eigvals"}),
+            _aten("linalg_eig", "_linalg_eigvals"),
+        ),
+        Limit(
+            Instead.ON_HOST,
+            "XLA:TPU has LU and singular value decompositions in 32 bits only",
+            "use torch.float32",
+            _aten(*_LU, *_SVD),
+            frozenset({torch.float64}),
+        ),
+        Limit(
+            Instead.ON_HOST,
+            "XLA:TPU does not take the bits of float64 apart",
+            "use torch.float32",
+            _aten(*_BITS),
+            frozenset({torch.float64}),
         ),
     ),
 }

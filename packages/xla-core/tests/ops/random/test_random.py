@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from jax.extend.random import threefry_2x32
 
-import xla_core.ops.random.random
 import xla_core.ops.random.sampling  # noqa: F401
+from xla_core.ops.random.random import before_of_two_floats
 from xla_core.ops.random.threefry import bits, threefry2x32
 from xla_core.ops.table import TABLE, Context
 from xla_core.testing.lowering import check_lowering, lower_once
@@ -296,3 +297,11 @@ def test_uniform_complex_numbers_have_uniform_parts() -> None:
     for part in sample.unbind(-1):
         assert distance(part.contiguous(), lambda x: (x + 3) / 5) < 1.95
     assert abs(float(torch.corrcoef(sample.t())[0, 1])) < 0.02
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.0, 0.0), (1.0, 1.0 + 2.0**-47), (-2e20, 1e20)])
+def test_the_number_before_in_sums_of_two_float32(low: float, high: float) -> None:
+    """What stands for nextafter of float64 on TPUs."""
+    with jax.enable_x64(True):
+        before = float(before_of_two_floats(jnp.asarray(high, np.float64), jnp.asarray(low, np.float64)))
+    assert low <= before < high and high - before <= max(abs(high) * 2.0**-45, 2.0**-99)

@@ -18,10 +18,11 @@ from xla_core.engine.runtime.source_location import open_scopes, user_line
 from xla_core.engine.tensor import data_dependent, fallback, host_indices, views
 from xla_core.engine.tensor.encode import recorder_among
 from xla_core.engine.tensor.handlers import aliases, blanks, copies, reads, zeros
+from xla_core.engine.tensor.limited import with_check_of_dtype
 from xla_core.engine.tensor.observing import set_wrapper, wrapped
 from xla_core.engine.tensor.plain import plainly
 from xla_core.engine.tensor.recorded import on_cpu, recording_handler, row_of
-from xla_core.engine.tensor.schema import Convention, Handler, calling, full_name, short_name
+from xla_core.engine.tensor.schema import Convention, Handler, calling, dotted_name, full_name, short_name
 from xla_core.engine.tensor.tensor import set_dispatch
 from xla_core.ops.facts import TorchKernel
 from xla_core.ops.table import TABLE, OpSpec, kernel_of, on_register
@@ -29,6 +30,7 @@ from xla_core.ops.table import TABLE, OpSpec, kernel_of, on_register
 _custom: dict[str, Handler] = {
     name: handler for subject in (aliases, blanks, copies, data_dependent, reads, zeros) for name, handler in subject.HANDLERS.items()
 }
+_OTHER_DTYPES = ("view.dtype", "view_as_complex")
 _THIS_DEVICE, _ANY_DEVICE = "PrivateUse1", "CompositeExplicitAutograd"
 
 
@@ -92,7 +94,8 @@ def _make(func: OpOverload) -> Handler:
         case Route.OF_PARTS:
             return partial(call_kernel, func, _ANY_DEVICE)
         case Route.VIEW:
-            return views.handler(func)
+            viewed = views.handler(func)
+            return with_check_of_dtype(dotted_name(func), viewed) if short_name(func) in _OTHER_DTYPES else viewed
         case Route.USER_KERNEL:
             return partial(call_kernel, func, _THIS_DEVICE if has_kernel(full_name(func), _THIS_DEVICE) else _ANY_DEVICE)
         case Route.RECORDED:

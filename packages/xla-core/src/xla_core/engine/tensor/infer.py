@@ -9,18 +9,17 @@ from typing import Any
 import torch
 
 from xla_core.base import metrics
-from xla_core.base.errors import InternalError, UnsupportedOperationError, internal
+from xla_core.base.errors import InternalError, internal
 from xla_core.base.private_torch import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
-from xla_core.engine.runtime.client import placement_of
 from xla_core.engine.runtime.source_location import in_optimizer, user_line
 from xla_core.engine.tensor.encode import Call
+from xla_core.engine.tensor.limited import needs_host
 from xla_core.engine.tensor.plain import as_xla
 from xla_core.engine.tensor.refusals import ask_cpu, meta_of, on_cpu, on_meta
 from xla_core.engine.tensor.tensor import XLATensor, wrap, wrap_all
-from xla_core.ops.limits import LIMITS, Instead, limit_of
 from xla_core.ops.table import OpSpec
 
 PLACEMENT = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "generator"})
@@ -42,8 +41,7 @@ def signature(
     begin = time.perf_counter_ns()
     try:
         made = _signature(call, args, kwargs, targets, outs)
-        platform = placement_of(recorder).target.platform
-        return None if made is not None and platform in LIMITS and _needs_host(made, platform, args, kwargs) else made
+        return None if made is None or needs_host(made, recorder, args, kwargs) else made
     finally:
         metrics.metric_add("LazyTracing", time.perf_counter_ns() - begin, metrics.Unit.DURATION_NS)
 
@@ -85,17 +83,6 @@ def _signature(
         call.spec.name,
         not call.exponent and in_optimizer(),
     )
-
-
-def _needs_host(signature: Signature, platform: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation runs on the host because the platform cannot take it. Raises for one that is refused."""
-    dtypes = {item.dtype for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)}
-    dtypes.update(aval.dtype for aval in (*signature.inferred, *signature.outs) if aval is not None)
-    limit = limit_of(platform, signature.target, dtypes)
-    if limit is None or limit.instead is Instead.ON_HOST:
-        return limit is not None
-    # Not a TypeError, which Python's operators take for "ask the other operand".
-    raise UnsupportedOperationError(f"{signature.name} at {signature.line or 'an unknown line'}: {limit.reason}; {limit.advice}")
 
 
 def result_aval(item: Any, manual: bool) -> Aval | None:

@@ -13,11 +13,12 @@ from xla_core.base.private_torch import OpOverload, is_watched
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.tensor import data_dependent, fallback, host_indices, lazy_counters, wrapping
 from xla_core.engine.tensor.encode import Call
+from xla_core.engine.tensor.limited import holds_for
 from xla_core.engine.tensor.plain import plainly
 from xla_core.engine.tensor.record import factory, functional, mutating
 from xla_core.engine.tensor.schema import Convention, Handler, calling, full_name, functional_of, is_factory, short_name
 from xla_core.engine.tensor.tensor import XLATensor
-from xla_core.ops.limits import LIMITS, limit_of
+from xla_core.ops.limits import LIMITS
 from xla_core.ops.table import TABLE, OpSpec
 
 _COUNTS: dict[str, Call] = {}
@@ -85,8 +86,7 @@ def forget_limited(platform: str) -> None:
         return
     for call in tuple(_COUNTS.values()):  # other threads may record
         for key, signature in tuple(call.signatures.items()):
-            avals = (*signature.inferred, *signature.outs, *key)
-            if limit_of(platform, signature.target, {aval.dtype for aval in avals if isinstance(aval, Aval)}) is not None:
+            if holds_for(platform, signature, [part for part in key if isinstance(part, Aval)]):
                 call.signatures.pop(key, None)
 
 

@@ -34,7 +34,21 @@ def _between(sample: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype
     """low + sample * (high - low) in `dtype`, kept below `high` where rounding would reach it."""
     value = cast(sample * (high - low) + low, dtype)
     rounded_low, rounded_high = cast(low, dtype), cast(high, dtype)
-    return lax.select(lax.lt(rounded_low, rounded_high), lax.min(value, lax.nextafter(rounded_high, rounded_low)), value)
+    return lax.select(lax.lt(rounded_low, rounded_high), lax.min(value, _towards(rounded_high, rounded_low)), value)
+
+
+def _towards(high: jax.Array, low: jax.Array) -> jax.Array:
+    """The number before `high`."""
+    if high.dtype != np.float64:
+        return lax.nextafter(high, low)
+    before: jax.Array = lax.platform_dependent(high, low, tpu=before_of_two_floats, default=lax.nextafter)
+    return before
+
+
+def before_of_two_floats(high: jax.Array, low: jax.Array) -> jax.Array:
+    """A number before `high`, not below `low`, for float64 as TPUs have it: the sum of two float32, whose bits cannot be counted down."""
+    step = lax.max(lax.mul(lax.abs(high), lax.full_like(high, 2.0**-46)), lax.full_like(high, 2.0**-100))
+    return lax.max(lax.sub(high, step), low)
 
 
 @op("rand", "rand.generator", random=True)
