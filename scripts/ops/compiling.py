@@ -18,7 +18,7 @@ import torch_xla
 from checks import arguments, short
 from entries import Suite, database
 from xla_core.abi.events import ExecuteEvent, FallbackEvent, subscribe
-from xla_core.base.errors import LoweringError, UnsupportedOperationError
+from xla_core.base.errors import LoweringError
 
 DTYPES = ("float32", "bfloat16", "int64", "complex64")
 
@@ -109,8 +109,7 @@ def _try(entry: Any, sample: Any) -> tuple[Found, str]:
     except LoweringError as error:
         return Found.FAILS, short(error)
     except Exception as error:
-        values = any(text in str(error) for text in _ABOUT_VALUES)
-        return (Found.DATA if values and isinstance(error, (UnsupportedOperationError, RuntimeError)) else Found.REFUSED), short(error)
+        return (Found.DATA if any(text in str(error) for text in _ABOUT_VALUES) else Found.REFUSED), short(error)
     return Found.COMPILES, ""
 
 

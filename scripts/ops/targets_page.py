@@ -11,6 +11,8 @@ from itertools import groupby
 from typing import Any
 
 from compiling import Found
+from entries import Suite
+from exclusions import EXCLUSIONS
 from xla_core.ops.limits import LIMITS
 
 Row = dict[str, Any]
@@ -50,7 +52,15 @@ def markdown(content: dict[str, Any]) -> str:
     lines += _table("target", "dtype", "operators", *[found.value for found in Found])
     for target, rows in content["targets"].items():
         lines += _summary(target, rows, content["dtypes"])
-    lines += ["", NEEDS_DATA, "", "## What a platform cannot take", ""]
+    lines += [
+        "",
+        *(_share(target, rows) for target, rows in content["targets"].items()),
+        "",
+        NEEDS_DATA,
+        "",
+        "## What a platform cannot take",
+        "",
+    ]
     lines += ["`xla_core/ops/limits.py` has this table; it is asked when an operation is recorded.", "", *_limits()]
     for target, rows in content["targets"].items():
         lines += ["", f"## Not compiled for {target}", "", *_table("operator", "dtypes", "what", "why"), *_exceptions(rows)]
@@ -71,6 +81,19 @@ def _summary(target: str, rows: list[Row], dtypes: Iterable[str]) -> Iterator[st
         counts = [f"{found[each.value]:,}" for each in Found]
         counts[0] += f" ({100 * found[Found.COMPILES.value] / max(found.total(), 1):.2f} %)"
         yield _line((target, dtype, f"{found.total():,}", *counts))
+
+
+def _share(target: str, rows: list[Row]) -> str:
+    """How many compile, of all and of those that any device with XLA could."""
+    tried = [row for row in rows if row["samples"]]
+    able = [row for row in tried if row["found"] != Found.DATA.value and not _is_excluded(row)]
+    compiled = sum(row["found"] == Found.COMPILES.value for row in tried)
+    shares = [f"{100 * compiled / max(len(some), 1):.2f} % of {len(some):,}" for some in (tried, able)]
+    return f"* For {target}, {shares[0]} compile: {shares[1]} that need no data, no sparse layout and no complex32."
+
+
+def _is_excluded(row: Row) -> bool:
+    return row["found"] == Found.REFUSED.value and row["name"] in EXCLUSIONS[Suite.OPS]
 
 
 def _limits() -> Iterator[str]:

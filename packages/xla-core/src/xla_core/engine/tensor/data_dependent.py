@@ -26,7 +26,7 @@ from xla_core.engine.tensor.values import CUT_BYTES, value_of
 aten = torch.ops.aten
 
 
-def refuse_planned(recorder: Recorder, values: Sequence[Value] = ()) -> None:
+def refuse_planned(recorder: Recorder, values: Sequence[Value]) -> None:
     """Raise UnsupportedOperationError, with the user's line, for a device whose data nobody has, and so no shape that depends on data.
 
     values: what the shape is found in. It is compiled first, so that the plan has what the device does until then.
