@@ -113,6 +113,21 @@ def test_eigenvalues_of_general_matrices_are_compiled_or_run_on_the_host(program
     assert len(programs) == 1 + on_tpu(), "what comes before the host's part, and what comes after it"
 
 
+@pytest.mark.filterwarnings("ignore:.* runs on the CPU")
+def test_float64_is_compiled_as_far_as_the_platform_has_it(programs: list[Any]) -> None:
+    x = torch.rand(5, 5, dtype=torch.float64, device="xla").uniform_(0, 2)
+    kept = x.sort(), torch.linalg.cholesky_ex(x @ x.t())[0]
+    torch_xla.sync()
+    assert len(programs) == 1 and kept
+    seen: list[FallbackEvent] = []
+    stop = subscribe(seen.append, FallbackEvent)
+    inverse, values = torch.linalg.inv_ex(x)[0], torch.linalg.svdvals(x)
+    torch_xla.sync()
+    stop()
+    assert inverse.dtype is values.dtype is torch.float64
+    assert [event.operator for event in seen] == ["aten::linalg_inv_ex", "aten::_linalg_svd"] * on_tpu()
+
+
 def test_what_is_too_large_is_said_with_figures(programs: list[Any]) -> None:
     x = torch.ones(1 << 17, 1 << 17, dtype=torch.bfloat16, device="xla")  # 32 GiB
     y = x @ x
