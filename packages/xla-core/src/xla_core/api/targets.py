@@ -16,8 +16,8 @@ from xla_core.engine.runtime import client
 from xla_core.engine.runtime.topology import Topology
 from xla_core.engine.runtime.transfer import to_torch
 from xla_core.engine.tensor.plain import unwrapped
-from xla_core.engine.tensor.values import value_of
 from xla_core.engine.tensor.recorded import forget_limited
+from xla_core.engine.tensor.values import value_of
 
 
 @budget()

@@ -55,6 +55,7 @@ from xla_core.features.export.steps.step_description import (
 from xla_core.features.export.steps.step_file import Part
 from xla_core.features.export.steps.step_names import Names, ProgramNames
 from xla_core.features.export.steps.step_program import CapturedProgram, Flat
+from xla_core.ops.limits import LIMITS
 
 
 @budget(compiles=None, reads=None)
@@ -132,7 +133,7 @@ class _Export:
         program = CapturedProgram(captured)
         recorded, names = program.recorded, self._names.of_program(program.recorded)
         context = self._placement.context
-        if context.platform in limits.DTYPES:
+        if context.platform in LIMITS:
             limits.check(program.graph, context.platform)
         flat = program.flat(context)
         symbols = _named_numbers(captured, names)
