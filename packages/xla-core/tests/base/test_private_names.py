@@ -213,7 +213,13 @@ def test_executables_are_bytes_that_the_client_loads() -> None:
     for rubbish in (b"", b"rubbish", compiled[:-1]):
         with pytest.raises(RuntimeError):
             private_jax.load_executable(rubbish, device)
-    assert private_jax.lowering_platform(device) == "cpu"
+
+
+def test_jax_lowers_for_devices_by_these_names() -> None:
+    """Those of GPUs are `cuda` and `rocm`, not the name of their platform; see test_forms_on_targets.py."""
+    device = jax.local_devices()[0]
+    name = private_jax.lowering_platform(device)
+    assert name == "cpu" and "sine" in jax.jit(jnp.sin).trace(jnp.ones(2)).lower(lowering_platforms=(name,)).as_text()
 
 
 def test_versions() -> None:

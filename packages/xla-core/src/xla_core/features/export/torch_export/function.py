@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from xla_core.base.errors import UnsupportedOperationError, XlaError
+from xla_core.base.private_jax import lowering_platform
 from xla_core.engine.compile.compiler import source_scope
 from xla_core.engine.compile.emit import Constants, arrays_of, program
 from xla_core.engine.graph.aval import Aval
@@ -211,7 +212,7 @@ def _with_fixed_sizes(main: Callable[..., Any], structs: Sequence[jax.ShapeDtype
 
 def _with_open_sizes(main: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct]) -> tuple[bytes, str]:
     """Export dynamic StableHLO, with JAX's shape polymorphism."""
-    platform = jax_device(current_recorder()).platform
+    platform = lowering_platform(jax_device(current_recorder()))
     try:
         with jax.enable_x64(True):
             text = str(jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*structs).mlir_module())
