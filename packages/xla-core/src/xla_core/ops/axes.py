@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.compiled_for import is_cpu
+
 # Elements up to which XLA may work out a constant while it compiles.
 _FOLDED = 1 << 12
 
@@ -100,10 +102,10 @@ def _position(place: int) -> int:
 def write_block(x: jax.Array, part: jax.Array, starts: Sequence[int | jax.Array]) -> jax.Array:
     """`x` with the block that begins at `starts` replaced by `part`.
 
-    The barrier makes `part` whole before any of it is written: XLA:CPU otherwise works it out while it writes, also where it is read
-    from the very buffer, seen in another shape, that is being written to.
+    On the CPU a barrier makes `part` whole before any of it is written: XLA:CPU otherwise works it out while it writes, also where it is
+    read from the very buffer, seen in another shape, that is being written to.
     """
-    return lax.dynamic_update_slice(x, lax.optimization_barrier(part), list(starts))
+    return lax.dynamic_update_slice(x, lax.optimization_barrier(part) if is_cpu() else part, list(starts))
 
 
 def write_along(x: jax.Array, part: jax.Array, dim: int, start: int | jax.Array) -> jax.Array:

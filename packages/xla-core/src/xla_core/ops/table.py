@@ -36,6 +36,7 @@ class Context:
     checks: what `check` found to test, in order; None where nobody asks.
     platform: what the program is compiled for, as `jax.Device.platform`: `cpu`, `gpu`, `tpu`, or the name of a plugin.
     mesh: the devices that run it, in its order, where it runs on more than one.
+    model: of these devices, as jax describes it to kernels; None where the program is for any of the platform.
     """
 
     out: tuple[jax.ShapeDtypeStruct | None, ...]
@@ -43,6 +44,7 @@ class Context:
     checks: list[Check] | None = None
     platform: str = "cpu"
     mesh: jax.sharding.Mesh | None = None
+    model: jax.sharding.AbstractDevice | None = None
 
     @property
     def first(self) -> jax.ShapeDtypeStruct:
@@ -63,9 +65,14 @@ class Context:
         dtype: np.dtype = self.first.dtype
         return dtype
 
+    @property
+    def kind(self) -> str:
+        """The name of the devices' model, as `jax.Device.device_kind`; empty where that is open."""
+        return "" if self.model is None else str(self.model.device_kind)
+
     def alone(self, inferred: jax.ShapeDtypeStruct | None) -> Context:
         """The context of an operation inside of this one that gives one result: of the same program, without seed and checks."""
-        return Context((inferred,), platform=self.platform, mesh=self.mesh)
+        return Context((inferred,), platform=self.platform, mesh=self.mesh, model=self.model)
 
     def check(self, fault: Fault | str, wrong: jax.Array, value: jax.Array | None = None, *numbers: int) -> None:
         """Let the program raise `fault` if any of `wrong` (booleans) is true, with the largest `value` there and `numbers` in its text.

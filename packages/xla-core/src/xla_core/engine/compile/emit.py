@@ -20,6 +20,7 @@ from xla_core.engine.graph.signature import Signature, WrongResult
 from xla_core.engine.placement.manual import is_boundary, is_manual, on_each_device
 from xla_core.ops import precision
 from xla_core.ops.checks import Check, examples
+from xla_core.ops.compiled_for import compiled_for
 from xla_core.ops.table import Context
 
 
@@ -101,7 +102,7 @@ def evaluate(
     leaves: arrays, or numbers for scalar inputs, in the order of their slots. context: what lowerings are told.
     checks: list to which the checks of data are added, with their operations' slots.
     """
-    with precision.within(context.platform):
+    with precision.within(context.platform), compiled_for(context.platform, context.model):
         return _evaluate(graph, leaves, context, scope, manual, checks, emitter)
 
 

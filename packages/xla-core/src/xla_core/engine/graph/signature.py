@@ -99,7 +99,7 @@ class Signature:
         args = [fill(arg, remaining) for arg in self.args]
         kwargs = {name: fill(arg, remaining) for name, arg in self.kwargs.items()}
         out = tuple([None if aval is None else aval.struct for aval in self.inferred])
-        context = Context(out, seed, checks, program.platform, program.mesh)
+        context = Context(out, seed, checks, program.platform, program.mesh, program.model)
         result = self.lower(context, *args, **kwargs)
         return list(result) if isinstance(result, (tuple, list)) else [result]
 

@@ -48,7 +48,7 @@ class OneDevice:
     @cached_property
     def context(self) -> Context:
         """What lowerings are told about a program."""
-        return Context((), platform=self.device.platform)
+        return Context((), platform=self.device.platform, model=model_of(self.device))
 
     def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
         """The part of a program's key that comes from its buffers, besides shapes and dtypes."""
@@ -110,7 +110,7 @@ class Replicas:
     @cached_property
     def context(self) -> Context:
         """What lowerings are told about a program."""
-        return Context((), platform=self.device.platform, mesh=self.mesh)
+        return Context((), platform=self.device.platform, mesh=self.mesh, model=model_of(self.device))
 
     def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
         """The part of a program's key that comes from its buffers, besides shapes and dtypes."""
@@ -176,7 +176,7 @@ class Mesh:
     def context(self) -> Context:
         """What lowerings are told about a program."""
         mesh: Any = self.sharding.mesh  # of devices: an abstract one has none
-        return Context((), platform=self.device.platform, mesh=mesh)
+        return Context((), platform=self.device.platform, mesh=mesh, model=model_of(self.device))
 
     @cached_property
     def manual_mesh(self) -> JaxMesh:
@@ -227,6 +227,11 @@ Placement: TypeAlias = OneDevice | Replicas | Mesh
 def over_mesh(devices: np.ndarray[Any, Any], local_devices: Sequence[jax.Device], target: Target) -> Mesh:
     """The placement of SPMD mode over `devices`, in this order."""
     return Mesh(replicated_over(devices), tuple(local_devices), target)
+
+
+def model_of(device: jax.Device) -> Any:
+    """A device's model as jax describes it to kernels, a `jax.sharding.AbstractDevice`."""
+    return JaxMesh(np.array([device]), ("",)).abstract_mesh.abstract_device
 
 
 def _shard_of(array: np.ndarray[Any, Any] | jax.Array, index: Any) -> np.ndarray[Any, Any]:

@@ -21,7 +21,7 @@ from xla_core.base.dtypes import torch_dtype
 from xla_core.base.private_torch import between_graphs, is_transformed
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
-from xla_core.engine.runtime.client import current_recorder
+from xla_core.engine.runtime.client import current_recorder, placement_of
 from xla_core.engine.runtime.pending_limit import relieve
 from xla_core.engine.runtime.source_location import user_line
 from xla_core.engine.tensor.encode import recorder_among, remember, two_devices
@@ -30,6 +30,7 @@ from xla_core.engine.tensor.plain import holder, holder_of, mixed
 from xla_core.engine.tensor.record import define
 from xla_core.engine.tensor.tensor import wrap
 from xla_core.engine.tensor.values import value_of
+from xla_core.ops.compiled_for import compiled_for
 from xla_core.ops.table import Context
 
 _OPERAND = object()  # stands for a tensor among the arguments
@@ -136,15 +137,16 @@ def _called(call: _JaxCall, tensors: list[Any]) -> Any:
 def _trace(call: _JaxCall, tensors: Sequence[Any]) -> _Traced:
     avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, _is_manual(tensor)) for tensor in tensors)
     x64 = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
-    key = (call.key, avals, x64, *[getattr(jax.config, name) for name in _SETTINGS])
+    program = placement_of(current_recorder()).context
+    key = (call.key, avals, x64, program.model, *[getattr(jax.config, name) for name in _SETTINGS])
     traced = _traced.get(key)
     if traced is None:
         wide = x64 or any(aval.physical.itemsize >= (16 if aval.dtype.is_complex else 8) for aval in avals)
-        with jax.enable_x64(wide):
+        with jax.enable_x64(wide), compiled_for(program.platform, program.model):
             closed, shapes = jax.make_jaxpr(call, return_shape=True)(*[aval.struct for aval in avals])
         results, tree = jax.tree.flatten(shapes)
         inferred = tuple(_result(struct, avals) for struct in results)
-        traced = _Traced(_signature(call.name, closed, avals, inferred), tree)
+        traced = _Traced(_signature(call.name, closed, avals, inferred, program), tree)
         traced = remember(_traced, key, traced)
     return traced
 
@@ -161,10 +163,10 @@ def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
     return aval_of(tuple(struct.shape), natural if dtype is None else dtype, any(aval.manual for aval in avals))
 
 
-def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[Aval, ...]) -> Signature:
+def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[Aval, ...], program: Context) -> Signature:
     """The signature of a traced function; the same one for the same program, so that tracing again compiles nothing."""
     written = str(closed.jaxpr)
-    digest = hashlib.sha256(f"{written}{avals}{inferred}".encode())
+    digest = hashlib.sha256(f"{written}{avals}{inferred}{program.model}".encode())
     for content in _unwritten(closed):
         digest.update(content)
     if _ADDRESS.search(written):
