@@ -45,6 +45,13 @@ def _seed() -> Iterator[None]:
     yield
 
 
+@pytest.fixture(params=["cpu", "tpu"])
+def _platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs as for this platform, which run here."""
+    monkeypatch.setattr(jax, "default_backend", lambda: request.param)
+
+
+@pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("case", MAX_2D, ids=str)
 def test_max_pool2d(case: tuple[Any, ...]) -> None:
     shape, *window = case
@@ -55,6 +62,7 @@ def test_max_pool2d(case: tuple[Any, ...]) -> None:
     check_lowering(aten.max_pool2d_with_indices_backward.default, torch.randn_like(output), x, *settings, indices)
 
 
+@pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("stride", [[2, 2, 2], [1, 2, 1]], ids=str)
 def test_max_pool3d(stride: list[int]) -> None:
     window = ([2, 3, 2], stride, [1, 1, 0], [1, 1, 1], False)
@@ -64,12 +72,14 @@ def test_max_pool3d(stride: list[int]) -> None:
     check_lowering(aten.max_pool3d_with_indices_backward.default, torch.randn_like(output), x, *window, indices)
 
 
+@pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8], ids=str)
 def test_max_pool_dtypes(dtype: torch.dtype) -> None:
     x = (torch.rand(1, 2, 6, 6) * 9).to(dtype)
     check_lowering(aten.max_pool2d_with_indices.default, x, [3, 3], [2, 2], [1, 1])
 
 
+@pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("value", [float("nan"), -float("inf"), float("inf"), 1.0])
 def test_max_pool_ties_and_nan(value: float) -> None:
     """The first of equal values is chosen, the last of NaNs, and never padding."""
@@ -91,6 +101,24 @@ def test_unread_indices_cost_nothing() -> None:
     assert "select" not in text
 
 
+def test_overlapping_windows_are_reduced_at_once_on_tpus() -> None:
+    """And looked up elsewhere, where that is faster."""
+    spec = TABLE["aten::max_pool2d_with_indices_backward"]
+    like, small = (jax.ShapeDtypeStruct((1, 2, size, size), np.float32) for size in (8, 4))
+    places = jax.ShapeDtypeStruct(small.shape, np.int64)
+    found = {}
+    for platform in ("cpu", "gpu", "tpu"):
+        for kernel in (2, 3):
+            context, window = (
+                Context((like,), platform=platform),
+                ([kernel, kernel], [2, 2], [kernel // 2 * (kernel - 2)] * 2, [1, 1], False),
+            )
+            with jax.enable_x64(True):
+                program = jax.make_jaxpr(lambda g, x, i, context=context, window=window: spec.lower(context, g, x, *window, i))
+                found[platform, kernel] = "select_and_scatter_add" in str(program(small, like, places))
+    assert [key for key, reduced in found.items() if reduced] == [("tpu", 3)]
+
+
 @pytest.mark.parametrize("out", [[1, 1], [3, 3], [4, 2], [5, 7], [8, 12]], ids=str)
 def test_adaptive_max_pool2d(out: list[int]) -> None:
     x = torch.randn(2, 3, 8, 6)
@@ -108,6 +136,7 @@ def test_adaptive_max_pool3d() -> None:
     check_lowering(aten.adaptive_max_pool3d_backward.default, torch.randn_like(output), x, indices)
 
 
+@pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("case", AVERAGE_2D, ids=str)
 def test_avg_pool2d(case: tuple[Any, ...]) -> None:
     shape, *window = case
@@ -118,12 +147,14 @@ def test_avg_pool2d(case: tuple[Any, ...]) -> None:
     check_lowering(aten.avg_pool2d_backward.default, grad, x, *settings, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
 def test_avg_pool_dtypes(dtype: torch.dtype) -> None:
     x = (torch.randn(1, 2, 6, 6) * 9).to(dtype)
     check_lowering(aten.avg_pool2d.default, x, [3, 3], [2, 2], [1, 1], rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.usefixtures("_platform")
 def test_avg_pool3d() -> None:
     x, window = torch.randn(2, 2, 5, 6, 4), ([2, 3, 2], [2, 1, 2], [1, 1, 0], True, False, None)
     check_lowering(aten.avg_pool3d.default, x, *window)

@@ -11,7 +11,19 @@ from jax import lax
 
 from xla_core.ops.axes import is_open
 from xla_core.ops.nn.max_pool import bins, take
-from xla_core.ops.nn.windows import Slide, at_offset, channels_first, channels_last, of_rank, over_input, padded, slides, starts
+from xla_core.ops.nn.windows import (
+    Slide,
+    at_offset,
+    at_once,
+    channels_first,
+    channels_last,
+    of_rank,
+    over_input,
+    padded,
+    reduced,
+    slides,
+    starts,
+)
 from xla_core.ops.promote import cast, compute_dtype, full
 from xla_core.ops.table import Context, op
 
@@ -34,6 +46,10 @@ def _sum_along(x: jax.Array, slide: Slide) -> jax.Array:
     for offset in range(1, slide.kernel):
         total = total + at_offset(x, slide, offset)
     return total
+
+
+def _sums(x: jax.Array, windows: list[Slide]) -> jax.Array:
+    return reduced(x, windows, 0, lax.add)
 
 
 def _spread_along(grad: jax.Array, slide: Slide) -> jax.Array:
@@ -85,9 +101,13 @@ def avg_pool(
 ) -> jax.Array:
     """avg_pool2d(self, kernel_size, stride=[], padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None)"""
     windows = slides(rank, x.shape, ctx.shape, kernel_size, stride, padding)
-    total = channels_last(cast(x, compute_dtype(ctx.dtype)), rank)
-    for slide in reversed(windows):
-        total = _sum_along(total, slide)
+    wide = cast(x, compute_dtype(ctx.dtype))
+    if at_once(ctx, x, windows):
+        total = channels_last(_sums(wide, windows), rank)
+    else:
+        total = channels_last(wide, rank)
+        for slide in reversed(windows):
+            total = _sum_along(total, slide)
     return channels_first(cast(_divided(total, windows, count_include_pad, divisor_override), ctx.dtype), rank)
 
 
@@ -107,6 +127,9 @@ def avg_pool_backward(
     windows = slides(rank, x.shape, grad.shape, kernel_size, stride, padding)
     total = channels_last(cast(grad, compute_dtype(ctx.dtype)), rank)
     total = _divided(total, windows, count_include_pad, divisor_override)
+    if grad.size and at_once(ctx, x, windows):
+        spread = jax.linear_transpose(lambda values: _sums(values, windows), jax.ShapeDtypeStruct(x.shape, total.dtype))
+        return cast(spread(channels_first(total, rank))[0], ctx.dtype)
     for slide in windows:
         total = _spread_along(total, slide)
     return channels_first(cast(total, ctx.dtype), rank)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.axes import is_open, larger
 from xla_core.ops.checks import Fault, outside
 from xla_core.ops.facts import Autocast
 from xla_core.ops.nn.conv.shape import spatial_arguments
 from xla_core.ops.nn.windows import (
     Slide,
     at_offset,
+    at_once,
     channels_first,
     channels_last,
     index_dtype,
@@ -29,6 +28,7 @@ from xla_core.ops.nn.windows import (
     over_input,
     padded,
     position,
+    reduced,
     slides,
     starts,
 )
@@ -79,6 +79,15 @@ def _max_along(value: jax.Array, index: jax.Array | None, slide: Slide, inner: i
     return best, best_index
 
 
+def _at_once(ctx: Context, x: jax.Array, windows: Sequence[Slide]) -> bool:
+    """Also for the gradient, which is of the first of equal elements, as `indices` are; after a NaN in its window it is of another one."""
+    return all(slide.dilation == 1 for slide in windows) and is_float(np.dtype(x.dtype)) and at_once(ctx, x, windows)
+
+
+def _maxima(x: jax.Array, windows: Sequence[Slide]) -> jax.Array:
+    return reduced(x, windows, lowest(np.dtype(x.dtype)), lax.max)
+
+
 def max_pool(
     ctx: Context,
     rank: int,
@@ -95,30 +104,8 @@ def max_pool(
     for slide in reversed(windows):
         value, index = _max_along(value, index, slide, inner)
         inner *= slide.size
-    index = cast(value if index is None else index, np.dtype(np.int64))
-    whole = _largest_of(x, windows) if _has_instructions(ctx, x, windows) else channels_first(value, rank)
-    return whole, channels_first(index, rank)
-
-
-def _has_instructions(ctx: Context, x: jax.Array, windows: list[Slide]) -> bool:
-    """Whether the platform has an instruction for such windows, and for their gradient."""
-    closed = not any(map(is_open, x.shape)) and x.size > 0
-    return ctx.platform == "tpu" and closed and is_float(x.dtype) and all(slide.dilation == 1 for slide in windows)
-
-
-def _largest_of(x: jax.Array, windows: list[Slide]) -> jax.Array:
-    """The maximum of each window, as one operation."""
-    lead = x.ndim - len(windows)
-    past = [larger((slide.out - 1) * slide.stride + slide.reach - slide.size - slide.padding, 0) for slide in windows]
-    largest: jax.Array = lax.reduce_window(
-        x,
-        np.asarray(-np.inf, x.dtype),
-        lax.max,
-        (*[1] * lead, *[slide.kernel for slide in windows]),
-        (*[1] * lead, *[slide.stride for slide in windows]),
-        [*[(0, 0)] * lead, *[(slide.padding, end) for slide, end in zip(windows, past, strict=True)]],
-    )
-    return largest
+    index = channels_first(cast(value if index is None else index, np.dtype(np.int64)), rank)
+    return _maxima(x, windows) if _at_once(ctx, x, windows) else channels_first(value, rank), index
 
 
 def _scatter(grad: jax.Array, index: jax.Array, shape: tuple[int, ...], rank: int, *, replace: bool = False) -> jax.Array:
@@ -165,10 +152,9 @@ def max_pool_backward(
     """max_pool2d_with_indices_backward(grad_output, self, kernel_size, stride, padding, dilation, bool ceil_mode, indices) -> Tensor"""
     windows = slides(rank, x.shape, grad.shape, kernel_size, stride, padding, dilation)
     wide = cast(grad, compute_dtype(ctx.dtype))
-    if _has_instructions(ctx, x, windows) and grad.size:
-        # The first of equal elements gets the gradient here, too. After a NaN in its window it is another element than `indices` names.
-        [slope] = jax.vjp(partial(_largest_of, windows=windows), cast(x, wide.dtype))[1](wide)
-        return cast(slope, ctx.dtype)
+    if grad.size and _at_once(ctx, x, windows):
+        _, pull = jax.vjp(lambda values: _maxima(values, windows), cast(x, wide.dtype))
+        return cast(pull(wide)[0], ctx.dtype)
     if math.prod(slide.overlap for slide in windows) > _LOOKUPS or grad.size == 0:
         return cast(_scatter(wide, indices, ctx.shape, len(windows)), ctx.dtype)
     return cast(_look_up(wide, indices, windows), ctx.dtype)

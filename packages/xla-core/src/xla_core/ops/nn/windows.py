@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.axes import is_open, larger, moved
+from xla_core.ops.axes import has_open_sizes, is_open, larger, moved
 from xla_core.ops.nn.conv.shape import spatial_arguments
 from xla_core.ops.promote import Number
 from xla_core.ops.table import Context, Lowering
@@ -80,10 +80,14 @@ def channels_first(x: jax.Array, rank: int) -> jax.Array:
     return moved(x, x.ndim - 1, x.ndim - rank - 1)
 
 
+def _past(slide: Slide) -> int:
+    """By how much the windows reach past the end."""
+    return larger((slide.out - 1) * slide.stride + slide.reach - slide.size - slide.padding, 0)
+
+
 def padded(x: jax.Array, slide: Slide, value: Number) -> jax.Array:
     """`x` with `value` around it wherever a window reaches past the ends."""
-    past = (slide.out - 1) * slide.stride + slide.reach - slide.size - slide.padding
-    gaps = [(slide.padding, larger(past, 0), 0) if i == slide.axis else (0, 0, 0) for i in range(x.ndim)]
+    gaps = [(slide.padding, _past(slide), 0) if i == slide.axis else (0, 0, 0) for i in range(x.ndim)]
     return lax.pad(x, np.asarray(value, x.dtype), gaps)
 
 
@@ -104,6 +108,22 @@ def over_input(x: jax.Array, slide: Slide, back: int, value: Number) -> jax.Arra
         repeated = lax.broadcast_in_dim(moved, spaced, [i if i <= axis else i + 1 for i in range(x.ndim)])
         moved = lax.reshape(repeated, (*moved.shape[:axis], windows * stride, *moved.shape[axis + 1 :]))
     return lax.slice_in_dim(moved, slide.padding, slide.padding + slide.size, axis=axis)
+
+
+def at_once(ctx: Context, x: jax.Array, windows: Sequence[Slide]) -> bool:
+    """Whether windows are to be reduced along all dimensions at once, by XLA's own reduction: on TPUs, whose memory is laid out in tiles
+    that slices with strides cut through. By the compiler's estimate it takes a half to a tenth of the time on a v5e.
+    """
+    return ctx.platform == "tpu" and x.size > 0 and not has_open_sizes(x) and any(slide.out > 1 for slide in windows)
+
+
+def reduced(x: jax.Array, windows: Sequence[Slide], start: Number, reducer: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+    """All windows of `x` (…, C, *spatial), channels first, reduced along all dimensions at once; what is around `x` is `start`."""
+    lead = [1] * (x.ndim - len(windows))
+    sizes, strides = [*lead, *[slide.kernel for slide in windows]], [*lead, *[slide.stride for slide in windows]]
+    gaps = [*[(0, 0) for _ in lead], *[(slide.padding, _past(slide)) for slide in windows]]
+    result: jax.Array = lax.reduce_window(x, np.asarray(start, x.dtype), reducer, sizes, strides, gaps)
+    return result
 
 
 def position(shape: tuple[int, ...], axis: int, dtype: np.dtype) -> jax.Array:
