@@ -188,7 +188,11 @@ MASTER_ADDR = text("MASTER_ADDR", "Address of the host where the processes of a 
 
 # Compiled programs.
 XLA_FLAGS = text("XLA_FLAGS", "XLA's own options, or a file of them; XLA reads them when the devices start.")
-LIBTPU_INIT_ARGS = text("LIBTPU_INIT_ARGS", "libtpu's own options; it reads them when TPUs, or their compiler, start.")
+LIBTPU_INIT_ARGS = text(
+    "LIBTPU_INIT_ARGS",
+    "Options of the TPU's compiler, which reads them when it is loaded; of them `--xla_tpu_scoped_vmem_limit_kib` also allows attention "
+    "kernels larger blocks.",
+)
 COMPILATION_CACHE_SIZE = integer("XLA_COMPILATION_CACHE_SIZE", 2048, "Compiled programs kept in memory.", minimum=1)
 PERSISTENT_CACHE_PATH = text("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset.")
 PERSISTENT_CACHE_READ_ONLY = flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")

@@ -28,16 +28,27 @@ def define(
     shapes: Callable[..., Any],
     differentiable: Sequence[str] = (),
     smooth: Callable[..., Any] | None = None,
+    keeps: bool = False,
 ) -> Any:
     """Define `torch.ops.xla.<name>`; returns its overload.
 
     schema: `name(arguments) -> results`, without overload. function: over jax arrays, called with the context and, by name, the schema's
     arguments; 64-bit integers arrive as int32. shapes: the same arguments as meta tensors to empty results. differentiable: the arguments
     that have a gradient, which is that of `jax.vjp`; then there is one result, and an operation `<name>_backward` beside. smooth: what to
-    derive, where `function` rounds.
+    derive, where `function` rounds. keeps: the gradient runs `function` again, by a kernel that keeps more than its result; then there is
+    an argument `differentiated` behind the others, with which the operator runs as its gradient will, and XLA makes one kernel of both.
     """
     name, _, rest = schema.partition("(")
-    _add(schema, function, shapes)
+    if keeps:
+        arguments, _, results = schema.rpartition(") ->")
+        forward = as_differentiated(function, differentiable)
+
+        def chosen(context: Context, differentiated: bool, **given: Any) -> Any:
+            return (forward if differentiated else function)(context, **given)
+
+        _add(f"{arguments}, bool differentiated=False) ->{results}", chosen, lambda differentiated, **given: shapes(**given))
+    else:
+        _add(schema, function, shapes)
     if differentiable:
         arguments = rest.rpartition(") ->")[0]
         _add(f"{name}_backward(Tensor grad, {arguments}) -> Tensor[]", _pullback(smooth or function, differentiable), _like(differentiable))
@@ -94,14 +105,25 @@ def _present(arguments: dict[str, Any], names: Sequence[str]) -> list[str]:
     return [name for name in names if arguments[name] is not None]
 
 
+def _derived(function: Callable[..., Any], names: Sequence[str], context: Context, arguments: dict[str, Any]) -> tuple[Any, Any]:
+    """`jax.vjp` of a function by those of these arguments that are present."""
+    wanted = _present(arguments, names)
+
+    def chosen(*values: Any) -> Any:
+        return function(context, **{**arguments, **dict(zip(wanted, values, strict=True))})
+
+    result, pull = jax.vjp(chosen, *[arguments[name] for name in wanted])
+    return result, pull
+
+
+def as_differentiated(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """`function`, computed as where its gradient by arguments of these names is wanted."""
+    return lambda context, **arguments: _derived(function, names, context, arguments)[0]
+
+
 def _pullback(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., list[Any]]:
     def backward(context: Context, grad: jax.Array, **arguments: Any) -> list[Any]:
-        wanted = _present(arguments, names)
-
-        def chosen(*values: Any) -> Any:
-            return function(context, **{**arguments, **dict(zip(wanted, values, strict=True))})
-
-        result, pull = jax.vjp(chosen, *[arguments[name] for name in wanted])
+        result, pull = _derived(function, names, context, arguments)
         return list(pull(jax.lax.convert_element_type(grad, result.dtype)))
 
     return backward
@@ -130,7 +152,8 @@ def _differentiate(name: str, differentiable: Sequence[str]) -> None:
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         inputs = [next(saved) if item is None else item[0] for item in ctx.rest]
-        gradients = dict(zip(_present(dict(zip(names, inputs, strict=True)), differentiable), gradient(grad, *inputs), strict=True))
+        found = gradient(grad, *inputs[: len(gradient._schema.arguments) - 1])  # all but `differentiated`
+        gradients = dict(zip(_present(dict(zip(names, inputs, strict=True)), differentiable), found, strict=True))
         return tuple(gradients.get(one) for one in names)
 
     torch.library.register_autograd(f"xla::{name}", backward, setup_context=keep, lib=_LIBRARY)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from xla_core.features.kernels.gradients import differentiated
 from xla_core.features.kernels.meshes import texts
 from xla_core.ops.nn.attention import flash_kernel
 
@@ -18,7 +19,10 @@ class FlashAttention(torch.autograd.Function):
         q_segment_ids: torch.Tensor | None, kv_segment_ids: torch.Tensor | None
     ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None]:
         """A pair of both ids (None if either is absent), and each of them, as 32-bit integers."""
-        first, second = (None if ids is None else ids.to(torch.int32) for ids in (q_segment_ids, kv_segment_ids))
+        first = None if q_segment_ids is None else q_segment_ids.to(torch.int32)
+        second = first  # one tensor for both stays one: the kernel for GPUs knows one kind of segments
+        if kv_segment_ids is not q_segment_ids:
+            second = None if kv_segment_ids is None else kv_segment_ids.to(torch.int32)
         return None if first is None or second is None else (first, second), first, second
 
     @staticmethod
@@ -76,13 +80,15 @@ def flash_attention(
         heads. Without effect where it does not divide them evenly, or shards the length: then the compiler divides the work.
     """
     _, q_ids, kv_ids = FlashAttention.prepare_segment_ids(q_segment_ids, kv_segment_ids)
-    result: torch.Tensor = flash_kernel.SEGMENTED(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, *texts(partition_spec, mesh))
+    spec, devices = texts(partition_spec, mesh)
+    derived = differentiated(q, k, v, ab)
+    result: torch.Tensor = flash_kernel.SEGMENTED(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, spec, devices, derived)
     return result
 
 
 def flash_attention_xla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
     """softmax(q·kᵀ)·v over (batch, heads, length, head_dim); differentiable."""
-    result: torch.Tensor = flash_kernel.PLAIN(q, k, v, causal)
+    result: torch.Tensor = flash_kernel.PLAIN(q, k, v, causal, differentiated(q, k, v))
     return result
 
 

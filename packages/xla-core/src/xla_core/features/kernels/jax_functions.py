@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xla_core.base.errors import UnsupportedOperationError
-from xla_core.features.kernels.platform import platform
+from xla_core.features.kernels.platform import context, platform
 from xla_core.ops.nn.attention.paged_kernel import RAGGED, several_queries
 from xla_core.ops.nn.attention.scores import DEFAULT_MASK_VALUE
 from xla_core.ops.nn.quantized.matmul_kernel import quantized_int8
@@ -38,7 +38,8 @@ def paged_attention(
     mask_value, and what tunes a kernel, have no effect on visible keys.
     """
     keys, values = (_plain(part) for part in (k_pages, v_pages))
-    return several_queries(q, keys, values, lengths, page_indices, effective_q_lens, attn_logits_soft_cap=attn_logits_soft_cap)
+    arrays = q, keys, values, lengths, page_indices, effective_q_lens
+    return several_queries(context(over_mesh=False), *arrays, attn_logits_soft_cap=attn_logits_soft_cap)
 
 
 def _plain(pages: Any) -> jax.Array:

@@ -8,6 +8,7 @@ import jax
 import torch
 
 from xla_core.engine.tensor.jax_call import call_jax
+from xla_core.features.kernels.gradients import differentiated
 from xla_core.features.kernels.platform import context
 from xla_core.ops.nn.attention import splash_kernel
 from xla_core.ops.nn.attention.splash_kernel import SplashAttentionConfig
@@ -88,7 +89,8 @@ def splash_attention(
     if not isinstance(config, (str, SplashAttentionConfig, type(None))):
         raise TypeError(f"the configuration of splash attention is a SplashAttentionConfig or its JSON, got a {type(config).__name__}")
     text = config.to_json() if isinstance(config, SplashAttentionConfig) else config or _DEFAULT
-    result: torch.Tensor = splash_kernel.WHOLE(q, k, v, text, decoder_segment_ids, causal, attn_logits_soft_cap)
+    derived = differentiated(q, k, v)
+    result: torch.Tensor = splash_kernel.WHOLE(q, k, v, text, decoder_segment_ids, causal, attn_logits_soft_cap, derived)
     return result
 
 

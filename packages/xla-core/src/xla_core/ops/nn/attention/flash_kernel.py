@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from xla_core.ops.nn.attention.gpu_kernel import attention_on_gpu, takes_on_gpu
 from xla_core.ops.nn.attention.scores import both, causal, masked, weighted, wide
 from xla_core.ops.nn.kernel_checks import attended, check_floating, check_integers, check_shape
 from xla_core.ops.nn.over_mesh import check_spec, over_mesh
 from xla_core.ops.platforms import PlatformKernel
 from xla_core.ops.table import Context
-from xla_core.ops.xla_namespace import contiguous_like, define
+from xla_core.ops.xla_namespace import as_differentiated, contiguous_like, define
 
 _WHAT = "flash attention"
 _BLOCK = 128  # rows of the smallest block of a kernel
@@ -51,7 +52,7 @@ def _on_tpu(
     q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe
 ) -> jax.Array | None:
     """JAX's Pallas kernel; it takes lengths that are multiples of 128."""
-    if not _blocked(q, k) or (q_ids is None) != (kv_ids is None) or (ab is not None and ab.shape != (*q.shape[:3], k.shape[2])):
+    if not _blocked(q, k) or (q_ids is None) != (kv_ids is None):
         return None
     from jax.experimental.pallas.ops.tpu import flash_attention as native  # slow to import
 
@@ -62,6 +63,7 @@ def _on_tpu(
         **dict.fromkeys(("block_k_major", "block_k", "block_k_major_dkv", "block_k_dkv", "block_k_major_dq", "block_k_dq"), columns),
     )
     segments = None if q_ids is None else native.SegmentIds(q_ids, kv_ids)
+    ab = None if ab is None else jnp.broadcast_to(ab, (*q.shape[:3], k.shape[2]))
     found: jax.Array = native.flash_attention(q, k, v, ab, segments, causal=is_causal, sm_scale=sm_scale, block_sizes=sizes)
     return found
 
@@ -69,16 +71,10 @@ def _on_tpu(
 def _on_gpu(
     q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe
 ) -> jax.Array | None:
-    """JAX's Triton kernel: 16-bit floats, without bias and segments, head sizes that are powers of two."""
-    size = q.shape[-1]
-    if q_ids is not None or kv_ids is not None or ab is not None or size < 16 or size & (size - 1) or v.shape[-1] != size:
+    """JAX's Triton kernel: without bias, segments only where queries and keys have the same."""
+    if ab is not None or q_ids is not kv_ids or not takes_on_gpu(q, k, v):
         return None
-    if not _blocked(q, k) or q.dtype.itemsize != 2 or q.shape[-2] != k.shape[-2]:
-        return None
-    from jax.experimental.pallas.ops.gpu import attention as native  # slow to import
-
-    found = native.mha(*[jnp.swapaxes(x, 1, 2) for x in (q, k, v)], None, sm_scale=sm_scale, causal=is_causal)
-    return jnp.swapaxes(found, 1, 2)
+    return attention_on_gpu(q, k, v, q_ids, is_causal, sm_scale)
 
 
 ATTENTION = PlatformKernel(_reference, tpu=_on_tpu, gpu=_on_gpu)
@@ -112,7 +108,8 @@ def _attend(
 
 
 def _forward(context: Context, q: jax.Array, k: jax.Array, v: jax.Array, ab: Maybe, ctx_grad: Any, **arguments: Any) -> list[jax.Array]:
-    output = _attend(context, q, k, v, ab=ab, **arguments)
+    attend = as_differentiated(_attend, ("q", "k", "v", "ab")) if any(ctx_grad) else _attend
+    output = attend(context, q=q, k=k, v=v, ab=ab, **arguments)
     ids = arguments["q_segment_ids"], arguments["kv_segment_ids"]
     scores = _scores(q, k, arguments["causal"], *ids, arguments["sm_scale"], ab)  # not computed unless somebody keeps what follows
     largest = scores.max(-1)
@@ -237,6 +234,7 @@ SEGMENTED = define(
     _attend,
     _output,
     ("q", "k", "v", "ab"),
+    keeps=True,
 )
 
 
@@ -249,4 +247,5 @@ PLAIN = define(
     _plain,
     _output,
     ("q", "k", "v"),
+    keeps=True,
 )

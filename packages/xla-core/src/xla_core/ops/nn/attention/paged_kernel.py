@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from xla_core.ops.nn.attention.blocks import ragged_blocks
 from xla_core.ops.nn.attention.scores import capped, masked, weighted, wide
 from xla_core.ops.nn.kernel_checks import check_floating, check_integers, check_shape, check_soft_cap
 from xla_core.ops.platforms import PlatformKernel
@@ -96,21 +97,59 @@ def _paged_on_gpu(
 PAGED = PlatformKernel(_paged, tpu=_paged_on_tpu, gpu=_paged_on_gpu)
 
 
-def several_queries(
+def _several(
     q: jax.Array,
     k_pages: jax.Array,
     v_pages: jax.Array,
     lengths: jax.Array,
     page_indices: jax.Array,
     effective_q_lens: jax.Array,
-    num_kv_pages_per_compute_block: int = 1,
-    num_queries_per_compute_block: int = 4,
-    use_kernel: bool = True,
     attn_logits_soft_cap: float | None = None,
+    **tuning: Any,
 ) -> jax.Array:
-    """As `multi_queries_paged_attention`, over jax arrays. JAX ships no kernel for it: plain jax.numpy everywhere."""
     limit = (lengths - effective_q_lens)[:, None] + jnp.arange(q.shape[1])[None, :] + 1
     return _over_pages(q, k_pages, v_pages, page_indices, limit, attn_logits_soft_cap)
+
+
+def as_ragged(
+    q: jax.Array,
+    k_pages: jax.Array,
+    v_pages: jax.Array,
+    lengths: jax.Array,
+    page_indices: jax.Array,
+    effective_q_lens: jax.Array,
+) -> tuple[jax.Array, ...]:
+    """What ragged paged attention takes to compute that of several queries: tokens, pages, and the tables of its sequences.
+
+    The pages that are used come together, keys and values of a page side by side. All queries count, as if sequences were as much longer
+    as the queries that do not; for these there are pages of zeros behind each sequence.
+    """
+    batch, queries, heads, dim = q.shape
+    kv_heads, _, page, _ = k_pages.shape
+    used = jnp.stack([jnp.take(pages, page_indices, axis=1) for pages in (k_pages, v_pages)], axis=-2)
+    used = jnp.moveaxis(used, 0, 3).reshape(batch, -1, page, 2 * kv_heads, dim)
+    used = jnp.pad(used, ((0, 0), (0, -(-queries // page)), (0, 0), (0, 0), (0, 0)))
+    table = jnp.arange(batch * used.shape[1], dtype=np.int32).reshape(batch, -1)
+    starts = jnp.arange(batch + 1, dtype=np.int32) * np.int32(queries)
+    whole = (lengths - effective_q_lens).astype(np.int32) + np.int32(queries)
+    return q.reshape(-1, heads, dim), used.reshape(-1, *used.shape[2:]), whole, table, starts, jnp.full(1, batch, np.int32)
+
+
+def _several_on_tpu(
+    *arrays: jax.Array,
+    use_kernel: bool = True,
+    attn_logits_soft_cap: float | None = None,
+    kind: str = "",
+    num_kv_pages_per_compute_block: int | None = None,
+    num_queries_per_compute_block: int | None = None,
+) -> jax.Array | None:
+    """JAX's Pallas kernel of ragged paged attention, over a copy of the pages that are used."""
+    options = {"sm_scale": 1.0, "soft_cap": attn_logits_soft_cap, "use_kernel": use_kernel, "kind": kind}
+    found = _ragged_on_tpu(*as_ragged(*arrays), **options)
+    return None if found is None else found.reshape(arrays[0].shape)
+
+
+SEVERAL = PlatformKernel(_several, tpu=_several_on_tpu)
 
 
 def _ragged(
@@ -151,7 +190,16 @@ def _ragged(
     return found.astype(q.dtype)
 
 
-def _ragged_on_tpu(q: jax.Array, kv_pages: jax.Array, *rest: jax.Array, use_kernel: bool, **options: Any) -> jax.Array | None:
+def _ragged_on_tpu(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    *rest: jax.Array,
+    use_kernel: bool,
+    kind: str = "",
+    num_kv_pages_per_block: int | None = None,
+    num_queries_per_block: int | None = None,
+    **options: Any,
+) -> jax.Array | None:
     """JAX's Pallas kernel, for head sizes that are multiples of 128 and pages that it can divide."""
     if not use_kernel or q.shape[-1] % 128 or kv_pages.shape[2] % (2 * 4 // kv_pages.dtype.itemsize):
         return None
@@ -159,7 +207,9 @@ def _ragged_on_tpu(q: jax.Array, kv_pages: jax.Array, *rest: jax.Array, use_kern
 
     *tables, num_seqs = rest
     tables = [table.astype(np.int32) for table in tables]
-    found: jax.Array = native(q, kv_pages, *tables, num_seqs.astype(np.int32).reshape(1), **options)
+    pages, queries = ragged_blocks(q, kv_pages, tables[1], kind)
+    blocks = {"num_kv_pages_per_block": num_kv_pages_per_block or pages, "num_queries_per_block": num_queries_per_block or queries}
+    found: jax.Array = native(q, kv_pages, *tables, num_seqs.astype(np.int32).reshape(1), **blocks, **options)
     # The kernel leaves tokens of no sequence as they were in memory.
     used = jnp.arange(q.shape[0]) < tables[2][num_seqs.reshape(())]
     return jnp.where(used[:, None, None], found, jnp.zeros((), found.dtype))
@@ -178,7 +228,23 @@ def _ragged_operation(
     num_seqs: jax.Array,
     **options: Any,
 ) -> Any:
-    return RAGGED(context.platform, q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, **options)
+    return RAGGED(context.platform, q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, kind=context.kind, **options)
+
+
+def several_queries(
+    context: Context,
+    q: jax.Array,
+    k_pages: jax.Array,
+    v_pages: jax.Array,
+    lengths: jax.Array,
+    page_indices: jax.Array,
+    effective_q_lens: jax.Array,
+    **options: Any,
+) -> jax.Array:
+    """As `multi_queries_paged_attention`, over jax arrays."""
+    arrays = q, k_pages, v_pages, lengths, page_indices, effective_q_lens
+    found: jax.Array = SEVERAL(context.platform, *arrays, kind=context.kind, **options)
+    return found
 
 
 def _as_queries(
@@ -253,7 +319,7 @@ ONE_QUERY = define(
 SEVERAL_QUERIES = define(
     "multi_queries_paged_attention(Tensor q, Tensor k_pages, Tensor v_pages, Tensor lengths, Tensor page_indices, Tensor effective_q_lens, "
     "int num_kv_pages_per_compute_block, int num_queries_per_compute_block, bool use_kernel, float? attn_logits_soft_cap=None) -> Tensor",
-    lambda context, **arguments: several_queries(**arguments),
+    several_queries,
     _as_queries,
 )
 RAGGED_TOKENS = define(

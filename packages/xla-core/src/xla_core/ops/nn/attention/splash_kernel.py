@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
+from xla_core.ops.nn.attention.blocks import splash_rows
+from xla_core.ops.nn.attention.gpu_kernel import attention_on_gpu, takes_on_gpu
 from xla_core.ops.nn.attention.scores import both, capped, masked, weighted, wide
 from xla_core.ops.nn.attention.scores import causal as below
 from xla_core.ops.nn.kernel_checks import attended, check_integers, check_shape, check_soft_cap
 from xla_core.ops.nn.over_mesh import check_spec, over_mesh
 from xla_core.ops.platforms import PlatformKernel
 from xla_core.ops.table import Context
-from xla_core.ops.xla_namespace import contiguous_like, define
+from xla_core.ops.xla_namespace import as_differentiated, contiguous_like, define
 
 Maybe = Any
 Spec = Sequence[Any]
@@ -29,9 +33,9 @@ _LAYOUTS = ("HEAD_DIM_MINOR", "SEQ_MINOR")
 class SplashAttentionConfig:
     """How splash attention is tuned and divided among devices; only the last two change values.
 
-    sa_…: block sizes and layouts of the TPU kernel. mesh: `str` of a mesh; qkv_partition_spec, segment_ids_partition_spec: how queries,
-    keys and values, and segment ids are sharded over it. attentiontype_local_sliding: a query sees the keys at most slide_window_size
-    from it.
+    sa_…: block sizes (the most rows; fewer where more would not fit) and layouts of the TPU kernel. mesh: `str` of a mesh;
+    qkv_partition_spec, segment_ids_partition_spec: how queries, keys and values, and segment ids are sharded over it.
+    attentiontype_local_sliding: a query sees the keys at most slide_window_size from it.
     """
 
     sa_block_q: int = 2048
@@ -83,7 +87,14 @@ def _as_tuples(value: Any) -> Any:
 
 
 def _reference(
-    q: jax.Array, k: jax.Array, v: jax.Array, ids: Maybe, is_causal: bool, config: SplashAttentionConfig, soft_cap: float | None
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    ids: Maybe,
+    is_causal: bool,
+    config: SplashAttentionConfig,
+    soft_cap: float | None,
+    kind: str = "",
 ) -> jax.Array:
     groups = q.shape[1] // k.shape[1]
     keys, values = (jnp.repeat(wide(part), groups, axis=1) for part in (k, v))
@@ -99,11 +110,18 @@ def _reference(
 
 
 def _on_tpu(
-    q: jax.Array, k: jax.Array, v: jax.Array, ids: Maybe, is_causal: bool, config: SplashAttentionConfig, soft_cap: float | None
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    ids: Maybe,
+    is_causal: bool,
+    config: SplashAttentionConfig,
+    soft_cap: float | None,
+    kind: str = "",
 ) -> jax.Array | None:
-    """JAX's Pallas kernel, for lengths and head sizes that are multiples of 128."""
+    """JAX's Pallas kernel, for lengths that are multiples of 128."""
     queries, keys = q.shape[2], k.shape[2]
-    if any(size % 128 for size in (queries, keys, q.shape[3])) or (ids is not None and queries != keys):
+    if queries % 128 or keys % 128 or q.dtype == np.float64 or (ids is not None and queries != keys):
         return None
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as native  # slow to import
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -116,7 +134,9 @@ def _on_tpu(
         mask=masks.MultiHeadMask([mask] * q.shape[1]),
         head_shards=1,
         q_seq_shards=1,
-        block_sizes=_block_sizes(native, config, queries, keys),
+        block_sizes=_block_sizes(
+            native, config, queries, keys, partial(splash_rows, head_dim=q.shape[3], itemsize=q.dtype.itemsize, kind=kind)
+        ),
         attn_logits_soft_cap=soft_cap,
     )
     if ids is None:
@@ -126,29 +146,41 @@ def _on_tpu(
     return found
 
 
-def _block_sizes(native: Any, config: SplashAttentionConfig, queries: int, keys: int) -> Any:
+def _block_sizes(native: Any, config: SplashAttentionConfig, queries: int, keys: int, fitting: Callable[[int, int], int]) -> Any:
     fused = config.sa_use_fused_bwd_kernel
     layouts = {f"{name}_layout": native.QKVLayout[getattr(config, f"sa_{name}_layout")] for name in "qkv"}
     return native.BlockSizes(
-        block_q=_fitting(config.sa_block_q, queries),
-        block_kv=_fitting(config.sa_block_kv, keys),
-        block_kv_compute=_fitting(config.sa_block_kv_compute, keys),
-        block_q_dkv=_fitting(config.sa_block_q_dkv, queries),
-        block_kv_dkv=_fitting(config.sa_block_kv_dkv, keys),
-        block_kv_dkv_compute=_fitting(config.sa_block_kv_dkv_compute, keys),
-        block_q_dq=None if fused else _fitting(config.sa_block_q_dq, queries),
-        block_kv_dq=None if fused else _fitting(config.sa_block_kv_dq, keys),
+        block_q=fitting(config.sa_block_q, queries),
+        block_kv=fitting(config.sa_block_kv, keys),
+        block_kv_compute=fitting(config.sa_block_kv_compute, keys),
+        block_q_dkv=fitting(config.sa_block_q_dkv, queries),
+        block_kv_dkv=fitting(config.sa_block_kv_dkv, keys),
+        block_kv_dkv_compute=fitting(config.sa_block_kv_dkv_compute, keys),
+        block_q_dq=None if fused else fitting(config.sa_block_q_dq, queries),
+        block_kv_dq=None if fused else fitting(config.sa_block_kv_dq, keys),
         use_fused_bwd_kernel=fused,
         **layouts,
     )
 
 
-def _fitting(wanted: int, length: int) -> int:
-    """The largest block of at most `wanted` that divides the length; 128 is the smallest."""
-    return next((size for size in range(min(wanted, length) // 128 * 128, 0, -128) if length % size == 0), 128)
+def _on_gpu(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    ids: Maybe,
+    is_causal: bool,
+    config: SplashAttentionConfig,
+    soft_cap: float | None,
+    kind: str = "",
+) -> jax.Array | None:
+    """JAX's Triton kernel of flash attention, without window and soft cap; keys are repeated for the query heads that share them."""
+    if config.attentiontype_local_sliding or soft_cap is not None or not takes_on_gpu(q, k, v):
+        return None
+    groups = q.shape[1] // k.shape[1]
+    return attention_on_gpu(q, *(jnp.repeat(part, groups, axis=1) for part in (k, v)), ids, is_causal, 1.0)
 
 
-SPLASH = PlatformKernel(_reference, tpu=_on_tpu)
+SPLASH = PlatformKernel(_reference, tpu=_on_tpu, gpu=_on_gpu)
 
 
 def attend(
@@ -166,7 +198,7 @@ def attend(
     whole = config.mesh if tuple(spec[2:]) == (None, None) and tuple(ids[1:]) == (None,) else None  # a device needs all keys
     found: jax.Array = over_mesh(
         context,
-        lambda q, k, v, ids: SPLASH(context.platform, q, k, v, ids, causal, config, attn_logits_soft_cap),
+        lambda q, k, v, ids: SPLASH(context.platform, q, k, v, ids, causal, config, attn_logits_soft_cap, context.kind),
         whole,
         [spec, spec, spec, ids],
         [query, key, value, decoder_segment_ids],
@@ -252,7 +284,7 @@ def sa_custom_backward_fake(
 _OPTIONS = "str config, Tensor? decoder_segment_ids, bool? causal, float? attn_logits_soft_cap"
 FORWARD = define(
     f"sa_custom_forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-    lambda context, q, k, v, **rest: [operation(context, q, k, v, **rest), k, v],
+    lambda context, q, k, v, **rest: [as_differentiated(operation, ("q", "k", "v"))(context, q=q, k=k, v=v, **rest), k, v],
     sa_custom_forward_fake,
 )
 BACKWARD = define(
@@ -265,4 +297,5 @@ WHOLE = define(
     operation,
     _output,
     ("q", "k", "v"),
+    keeps=True,
 )
