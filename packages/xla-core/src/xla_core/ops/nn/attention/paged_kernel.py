@@ -144,7 +144,7 @@ def _several_on_tpu(
     num_queries_per_compute_block: int | None = None,
 ) -> jax.Array | None:
     """JAX's Pallas kernel of ragged paged attention, over a copy of the pages that are used."""
-    options = {"sm_scale": 1.0, "soft_cap": attn_logits_soft_cap, "use_kernel": use_kernel, "kind": kind}
+    options: dict[str, Any] = {"sm_scale": 1.0, "soft_cap": attn_logits_soft_cap, "use_kernel": use_kernel, "kind": kind}
     found = _ragged_on_tpu(*as_ragged(*arrays), **options)
     return None if found is None else found.reshape(arrays[0].shape)
 

@@ -177,7 +177,7 @@ def _on_gpu(
     if config.attentiontype_local_sliding or soft_cap is not None or not takes_on_gpu(q, k, v):
         return None
     groups = q.shape[1] // k.shape[1]
-    return attention_on_gpu(q, *(jnp.repeat(part, groups, axis=1) for part in (k, v)), ids, is_causal, 1.0)
+    return attention_on_gpu(q, jnp.repeat(k, groups, axis=1), jnp.repeat(v, groups, axis=1), ids, is_causal, 1.0)
 
 
 SPLASH = PlatformKernel(_reference, tpu=_on_tpu, gpu=_on_gpu)
