@@ -36,8 +36,8 @@ class Found(Enum):
 
 
 _ORDER = list(Found)
-# What torch and the device say where a value decides, which nothing has: the shape of a result, or a test that torch's own gradient makes.
-_ABOUT_VALUES = ("depends on data", "making it ill-defined")
+# What torch and the device say where a value decides, which nothing has: the shape of a result, or a test that torch itself makes.
+_ABOUT_VALUES = ("depends on data", "making it ill-defined", "weights cannot be negative")
 
 
 @dataclass(slots=True)
@@ -80,8 +80,9 @@ def _has_empty(sample: Any) -> bool:
 
 
 def _accepted(entry: Any, sample: Any) -> bool:
+    given, args, kwargs = arguments(entry, sample, "cpu")
     try:
-        entry.op(sample.input, *sample.args, **sample.kwargs)
+        entry.op(given, *args, **kwargs)
     except Exception:
         return False
     return True

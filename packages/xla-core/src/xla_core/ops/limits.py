@@ -20,7 +20,7 @@ class Instead(Enum):
 class Limit:
     """Operations that the compiler of a platform cannot take, or would end the process at.
 
-    operators: rows of the op table; empty for all operations. dtypes: of operands or results; empty for all.
+    operators: rows of the op table; empty for all operations. dtypes: of operands or results; empty for all. results: of results only.
     reason: what the platform lacks, as a sentence without its end. advice: what to do instead, likewise.
     """
 
@@ -29,10 +29,15 @@ class Limit:
     advice: str
     operators: frozenset[str] = frozenset()
     dtypes: frozenset[torch.dtype] = frozenset()
+    results: frozenset[torch.dtype] = frozenset()
 
-    def holds(self, operator: str, dtypes: Collection[torch.dtype]) -> bool:
-        """Whether it is about an operation with this row, and these dtypes among operands and results."""
-        return (not self.operators or operator in self.operators) and (not self.dtypes or not self.dtypes.isdisjoint(dtypes))
+    def holds(self, operator: str, operands: Collection[torch.dtype], results: Collection[torch.dtype]) -> bool:
+        """Whether it is about an operation with this row, operands and results of these dtypes."""
+        return (
+            (not self.operators or operator in self.operators)
+            and (not self.dtypes or not self.dtypes.isdisjoint((*operands, *results)))
+            and (not self.results or not self.results.isdisjoint(results))
+        )
 
 
 _LU = ("_linalg_det", "_linalg_slogdet", "_linalg_solve_ex", "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex")
@@ -64,19 +69,22 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = {
             "XLA:TPU has LU and singular value decompositions in 32 bits only",
             "use torch.float32",
             _aten(*_LU, *_SVD),
-            frozenset({torch.float64}),
+            results=frozenset({torch.float64}),
         ),
         Limit(
             Instead.ON_HOST,
             "XLA:TPU does not take the bits of float64 apart",
             "use torch.float32",
             _aten(*_BITS),
-            frozenset({torch.float64}),
+            results=frozenset({torch.float64}),
         ),
     ),
 }
 
 
-def limit_of(platform: str, operator: str, dtypes: Collection[torch.dtype]) -> Limit | None:
-    """The limit of a platform that holds for an operation; None if it can be compiled. operator: its row of the op table, or empty."""
-    return next((limit for limit in LIMITS.get(platform, ()) if limit.holds(operator, dtypes)), None)
+def limit_of(platform: str, operator: str, operands: Collection[torch.dtype], results: Collection[torch.dtype]) -> Limit | None:
+    """The limit of a platform that holds for an operation; None if it can be compiled.
+
+    operator: its row of the op table, or empty. operands, results: the dtypes of its tensors.
+    """
+    return next((limit for limit in LIMITS.get(platform, ()) if limit.holds(operator, operands, results)), None)

@@ -98,6 +98,13 @@ def test_an_operator_that_the_platform_lacks_runs_on_the_host(limited: None, cou
     assert counts["aten::linalg_eig"] == 1
 
 
+@pytest.mark.filterwarnings("error:.* runs on the CPU")
+def test_tolerances_of_another_dtype_send_nothing_to_the_host(limited: None) -> None:
+    host = torch.tensor([[2.0, 1.0], [0.5, -1.0]])
+    inverse = torch.linalg.pinv(host.to("xla"), rtol=torch.tensor(1e-5, dtype=torch.float64, device="xla"))
+    torch.testing.assert_close(inverse.cpu(), torch.linalg.pinv(host, rtol=torch.tensor(1e-5, dtype=torch.float64)))
+
+
 def test_it_can_be_forbidden_to_run_on_the_host(limited: None) -> None:
     with config.override(config.FALLBACK, FallbackPolicy.ERROR), pytest.raises(FallbackError, match="cannot be compiled for cpu"):
         torch.linalg.eigvals(torch.eye(2, device="xla"))

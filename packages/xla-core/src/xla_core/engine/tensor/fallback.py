@@ -72,7 +72,8 @@ def _recorder_of(func: OpOverload, flat: list[Any], tensors: list[XLATensor]) ->
 def _why(func: OpOverload, platform: str, tensors: list[XLATensor]) -> str:
     """Why an operation does not run on the device, to follow its name."""
     row = functional_of(func) if platform in LIMITS else None
-    limit = None if row is None else limit_of(platform, full_name(row), {tensor.dtype for tensor in tensors})
+    dtypes = {tensor.dtype for tensor in tensors}
+    limit = None if row is None else limit_of(platform, full_name(row), dtypes, dtypes)
     if limit is None or limit.instead is not Instead.ON_HOST:
         return "has no XLA lowering for these arguments"
     return f"cannot be compiled for {platform} ({limit.reason}; {limit.advice})"

@@ -45,7 +45,7 @@ def with_check_of_dtype(name: str, handler: Handler) -> Handler:
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = handler(args, kwargs)
-        limit = limit_of(platform_of(result._storage.value.recorder), "", (result.dtype,))
+        limit = limit_of(platform_of(result._storage.value.recorder), "", (), (result.dtype,))
         if limit is not None:
             raise _refusal(name, limit)
         return result
@@ -53,9 +53,9 @@ def with_check_of_dtype(name: str, handler: Handler) -> Handler:
     return run
 
 
-def _limit(platform: str, signature: Signature, dtypes: set[torch.dtype]) -> Limit | None:
+def _limit(platform: str, signature: Signature, operands: set[torch.dtype]) -> Limit | None:
     results = {aval.dtype for aval in (*signature.inferred, *signature.outs) if aval is not None}
-    return limit_of(platform, signature.target, dtypes | results)
+    return limit_of(platform, signature.target, operands, results)
 
 
 def _refusal(name: str, limit: Limit) -> UnsupportedOperationError:

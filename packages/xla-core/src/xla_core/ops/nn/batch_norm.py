@@ -248,7 +248,7 @@ def native_batch_norm_backward(
     return tuple(cast(g, np.dtype(out.dtype)) if wanted and out is not None else None for g, out, wanted in inferred)
 
 
-@op("batch_norm_backward", scalars=("eps",))
+@op("batch_norm_backward", scalars=("eps",), beyond_cpu=HALF)
 def batch_norm_backward(
     ctx: Context,
     grad: jax.Array,
