@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -34,3 +35,27 @@ def profiler_session(host_level: int = 2, device_level: int = 1, python_level: i
     options.host_tracer_level, options.device_tracer_level, options.python_tracer_level = host_level, device_level, python_level
     options.raise_error_on_start_failure = True
     return _profiler.ProfilerSession(options)
+
+
+class MosaicError(Exception):
+    """Bytes that are no kernel's module."""
+
+
+@contextmanager
+def mosaic_module(content: bytes) -> Iterator[Any]:
+    """A Pallas kernel's module for TPUs, from the bytes in its custom call. Raises `MosaicError` for others.
+
+    jax has the reader of MLIR in public, but not the types of TPUs' memory.
+    """
+    from jax._src.lib import tpu
+    from jax.extend.mlir import ir
+
+    with ir.Context() as context:
+        tpu.register_dialect(context)
+        context.load_all_available_dialects()
+        context.allow_unregistered_dialects = True
+        try:
+            module = ir.Module.parse(content)
+        except ir.MLIRError as error:
+            raise MosaicError(str(error)) from error
+        yield module

@@ -11,6 +11,7 @@
   that a launcher calls a function once where it would start a process for each.
 * `known_elements` gives the integers of a tensor on such a target that came from the host: what other replicas would tell this one, of
   which all do the same, follows from them.
+* `gpu_memory_bandwidth` is what the compiler of a GPU is told of its memory.
 * `as_shard` makes a buffer this process's shard of an array over several devices; `call` calls a `jax.jit` function over buffers. Those
   of a target that is not attached have a shape, a dtype and a sharding, and no memory: over them the function is compiled, and its
   results are described.
@@ -21,9 +22,21 @@ Guarantees: programs for a target that is not attached are compiled, never run; 
 from __future__ import annotations
 
 from xla_core.api.targets import as_replica, become_replica, known_elements, planned_devices, target
+from xla_core.base.accelerators import gpu_memory_bandwidth
 from xla_core.engine.compile.planned_program import call
 from xla_core.engine.placement.planned import as_shard
 from xla_core.engine.placement.target import Target
 from xla_core.engine.placement.topologies import target_named
 
-__all__ = ["Target", "as_replica", "as_shard", "become_replica", "call", "known_elements", "planned_devices", "target", "target_named"]
+__all__ = [
+    "Target",
+    "as_replica",
+    "as_shard",
+    "become_replica",
+    "call",
+    "gpu_memory_bandwidth",
+    "known_elements",
+    "planned_devices",
+    "target",
+    "target_named",
+]

@@ -63,3 +63,8 @@ GPUS: Mapping[str, GpuKind] = {
     "h200": GpuKind("NVIDIA H200", (9, 0), 132, 128, 1.98, 151_397_597_184, 4_800_000_000_000, 52_428_800, 233_472, 232_448),
     "b200": GpuKind("NVIDIA B200", (10, 0), 148, 128, 1.965, 191_514_411_008, 7_672_320_000_000, 132_644_864, 233_472, 232_448),
 }
+
+
+def gpu_memory_bandwidth(name: str) -> int:
+    """Bytes a second of the main memory of a GPU, by its name as a target: `h100`. Raises KeyError for others."""
+    return GPUS[name].memory_bandwidth

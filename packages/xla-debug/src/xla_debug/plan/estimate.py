@@ -1,8 +1,8 @@
 """From a compiled program to its plan: time by the compiler's cycles where it has them, else by a roofline.
 
-A product takes as long as its operations at the device's peak or its bytes at the memory's, whichever is longer. A collective takes the
-bytes that a device sends in a ring, over the links of the axes along which its group extends, in both directions; one that runs beside
-other work costs what that work does not cover.
+A product takes as long as its operations at the device's peak or its bytes at the memory's, whichever is longer; a Pallas kernel for TPUs
+as long as that of its units which has most to do (`kernels.py`). A collective takes the bytes that a device sends, over the links of the axes
+along which its group extends (`links.py`); one that runs beside other work costs what that work does not cover.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 
 from xla_debug.plan.hardware import SPEEDS, Speed
 from xla_debug.plan.hlo import Instruction, Program
+from xla_debug.plan.kernels import kernel_seconds
+from xla_debug.plan.links import Background, way
 from xla_debug.plan.liveness import memory
 from xla_debug.plan.schema import Buffer, Cost, ProgramPlan, Traffic
 from xla_debug.plan.traffic import Collective, axis_of, collective
-from xla_debug.plan.work import Step, steps
+from xla_debug.plan.work import Step, begins_in_background, steps
 from xla_debug.profiling.hlo_origins import Origin, origins
 from xla_debug.profiling.wire_format import text_field
 
@@ -56,7 +58,7 @@ class _Sums:
         self._program, self._made_by, self._speed, self._devices, self._mesh = program, made_by, speed, devices, mesh
         self._rows: dict[tuple[str, str | None], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         self._traffic: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-        self._flying: dict[int, float] = {}  # seconds of collectives that run beside other work, not covered yet
+        self._background = Background()
         self._seconds: dict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
         self._flops = self._nbytes = 0.0
@@ -70,32 +72,35 @@ class _Sums:
             self._seconds["memory"] += times * step.nbytes / speed.memory
             self._seconds["compute"] += times * step.flops / _peak(op, self._program, speed)
         self._counts["copies"] += times * (op.opcode in ("copy", "transpose", "copy-start"))
-        self._counts["unknown"] += times * (op.opcode == "custom-call" and not step.cycles)
+        self._counts["unknown"] += times * (op.opcode == "custom-call" and not step.cycles and step.kernel is None)
         if op.opcode.endswith("-done"):
-            self._seconds["exposed"] += times * self._flying.pop(next(iter(op.operands), 0), 0.0)
+            self._seconds["exposed"] += times * self._background.end(next(iter(op.operands), 0))
         elif (exchanged := collective(self._program, op, len(self._devices))) is not None:
             self._exchange(op, exchanged, times)
         else:
             self._compute(step)
 
     def _exchange(self, op: Instruction, exchanged: Collective, times: int) -> None:
-        on_links = 0.0 if self._speed is None else _link_seconds(exchanged, self._devices, self._speed)
+        taken = None if self._speed is None else way(exchanged, self._devices, self._speed)
+        on_links = 0.0 if taken is None else taken.seconds
         row = self._traffic[exchanged.kind, axis_of(exchanged.first, self._mesh) or f"{exchanged.size} devices"]
         for position, value in enumerate((times, times * exchanged.sent, times * on_links * 1000)):
             row[position] += value
         self._seconds["links"] += times * on_links
-        if op.opcode.endswith("-start"):
-            self._flying[op.id] = on_links
-        else:
-            self._seconds["exposed"] += times * on_links
+        if taken is None:
+            return
+        self._background.begin(op.id, taken, times)
+        if not begins_in_background(op):
+            self._seconds["exposed"] += times * self._background.end(op.id)
 
     def _compute(self, step: Step) -> None:
         seconds, times = _compute_seconds(step, self._program, self._speed), step.times
-        for waiting in self._flying:
-            self._flying[waiting] = max(0.0, self._flying[waiting] - seconds)
+        self._background.beside(seconds, times)
         self._seconds["busy"] += times * seconds
         if step.cycles and self._speed is not None and self._speed.clock:
             self._seconds["cycles"] += times * seconds
+        if step.kernel is not None:
+            self._seconds["kernels"] += times * seconds
         origin = _origin(step.instruction, self._program, self._made_by)
         for position, value in enumerate((times, times * step.flops, times * step.nbytes, times * seconds * 1000)):
             self._rows[origin.operator, origin.line][position] += value
@@ -112,6 +117,7 @@ class _Sums:
             "ms": 1000 * total,
             **{f"{name}_ms": 1000 * seconds[name] for name in ("compute", "memory", "links", "exposed")},
             "cycles": seconds["cycles"] / total if total else 0.0,
+            "kernels": seconds["kernels"] / total if total else 0.0,
             "unknown": self._counts["unknown"],
             "copies": self._counts["copies"],
             "costs": [Cost(*key, int(times), flops, int(nbytes), ms) for key, (times, flops, nbytes, ms) in costs],
@@ -124,8 +130,11 @@ def _compute_seconds(step: Step, program: Program, speed: Speed | None) -> float
         return 0.0
     if speed.clock and step.cycles:
         return step.cycles / speed.clock
-    # Without cycles, on a TPU: copies between memories, and kernels of the user's.
-    return max(step.flops / _peak(step.instruction, program, speed), step.nbytes / speed.memory)
+    in_memory = step.nbytes / speed.memory
+    if step.kernel is not None and speed.clock:
+        return max(kernel_seconds(step.kernel, speed), in_memory)
+    # Without cycles, on a TPU: copies between memories.
+    return max(step.flops / _peak(step.instruction, program, speed), in_memory)
 
 
 def _peak(op: Instruction, program: Program, speed: Speed) -> float:
@@ -134,13 +143,6 @@ def _peak(op: Instruction, program: Program, speed: Speed) -> float:
         return speed.flops_bf16
     dtypes = {array.dtype for number in op.operands if number in program.by_id for array in program.by_id[number].arrays}
     return speed.flops_f32 if dtypes & {"f32", "f64"} and not dtypes & {"bf16", "f16"} else speed.flops_bf16
-
-
-def _link_seconds(exchanged: Collective, devices: Sequence[Any], speed: Speed) -> float:
-    """How long the links take, at their peak. On a torus, a ring along each axis along which the group extends, in both directions."""
-    coordinates = [getattr(devices[number], "coords", None) for number in exchanged.first if number < len(devices)]
-    axes = sum(len(set(axis)) > 1 for axis in zip(*coordinates, strict=True)) if all(coordinates) else 1
-    return exchanged.sent / (2 * speed.link * max(1, min(axes, speed.links))) if speed.clock else exchanged.sent / speed.link
 
 
 def _origin(op: Instruction, program: Program, made_by: Mapping[str, Origin]) -> Origin:

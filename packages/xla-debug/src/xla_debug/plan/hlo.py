@@ -144,6 +144,16 @@ class Program:
         """All instructions."""
         return {op.id: op for computation in self.computations.values() for op in computation.instructions}
 
+    @cached_property
+    def within(self) -> dict[int, int]:
+        """The id of the computation of each instruction, by its id."""
+        return {op.id: computation.id for computation in self.computations.values() for op in computation.instructions}
+
+    @cached_property
+    def loops(self) -> dict[int, Instruction]:
+        """The `while` that runs a computation as its body or condition, by the computation's id."""
+        return {called: op for op in self.by_id.values() if op.opcode == "while" for called in op.called}
+
 
 def _schedule(message: Message) -> dict[int, list[int]]:
     """The ids of the instructions of each computation, in order."""

@@ -48,8 +48,8 @@ class ProgramPlan:
 
     arguments, results: bytes that it takes and gives; reused: of the results in the memory of arguments; temporaries; code; peak: as the
     compiler has it. ms: estimated time of a run; compute_ms, memory_ms, links_ms: what each alone would take; exposed_ms: of the links
-    while nothing else runs. cycles: share of `ms` from the compiler's own cycles; unknown: kernels without cycles. runs: how often the
-    script ran it. schedule: temporaries along it, at most 400 numbers.
+    while nothing else runs. cycles: share of `ms` from the compiler's own cycles; kernels: from the code of Pallas kernels; unknown: kernels
+    of which nothing is known but their bytes. runs: how often the script ran it. schedule: temporaries along it, at most 400 numbers.
     """
 
     name: str
@@ -71,6 +71,7 @@ class ProgramPlan:
     links_ms: float = 0.0
     exposed_ms: float = 0.0
     cycles: float = 0.0
+    kernels: float = 0.0
     unknown: int = 0
     copies: int = 0
     runs: int = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xla_debug.plan.hlo import Instruction, Program
-from xla_debug.plan.work import collective_of
+from xla_debug.plan.work import collective_in
 from xla_debug.profiling.wire_format import Message
 
 
@@ -32,15 +32,17 @@ class Collective:
 
 def collective(program: Program, instruction: Instruction, devices: int) -> Collective | None:
     """The collective that an instruction begins; None for others. devices: that run the program, a group of all where it names none."""
-    kind = collective_of(instruction)
-    if kind is None:
+    inner = collective_in(program, instruction)
+    if inner is None:
         return None
-    taken = sum(array.nbytes for number in instruction.operands for array in program.by_id[number].arrays)
-    given = sum(array.nbytes for array in instruction.made)
-    pairs = instruction.message.parts(52)
+    kind = inner.opcode.removesuffix("-start")
+    taken = sum(array.nbytes for number in inner.operands for array in program.by_id[number].arrays)
+    given = sum(array.nbytes for array in inner.made)
+    if kind == "all-reduce" and inner is not instruction and sum(array.nbytes for array in instruction.made) < given:
+        kind = "reduce-scatter"  # XLA:TPU has it as a fusion of a sum and of the slice that a device keeps
     if kind == "collective-permute":
-        return Collective(kind, 2, _pair(pairs), taken)
-    groups = _groups(instruction.message)
+        return Collective(kind, 2, _pair(inner.message.parts(52)), taken)
+    groups = _groups(inner.message)
     first = tuple(groups[0]) if groups else tuple(range(devices))
     return Collective(kind, len(first), first, max(taken, given))
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from xla_debug.plan.accesses import accessed
+from xla_debug.plan.constants import constant_of
 from xla_debug.plan.hlo import Array, Computation, Instruction, Program, signed
+from xla_debug.plan.kernels import KernelWork, kernel_work
 from xla_debug.profiling.wire_format import Message
 
 # Names for what is there already, or is not computed by the device's cores.
@@ -30,23 +33,39 @@ _CALLS = {"call", "while", "conditional", "async-start"}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An instruction that takes time. times: how often it runs. flops, nbytes (in main memory), cycles: of one run."""
+    """An instruction that takes time. times: how often it runs. flops, nbytes (in main memory), cycles: of one run.
+
+    kernel: what a Pallas kernel for TPUs computes, of which the compiler tells no cycles; None for all else, and for one that cannot be read.
+    """
 
     instruction: Instruction
     times: int
     flops: float
     nbytes: int
     cycles: int
+    kernel: KernelWork | None = None
 
 
-def collective_of(instruction: Instruction) -> str | None:
-    """The kind of a collective that begins here, `all-reduce`; None for others."""
-    opcode = instruction.opcode.removesuffix("-start")
-    return opcode if opcode in _COLLECTIVES else None
+def collective_in(program: Program, instruction: Instruction) -> Instruction | None:
+    """The collective that begins here: the instruction itself, or one that it is a fusion or a wrapper of; None for all else."""
+    if instruction.opcode.removesuffix("-start") in _COLLECTIVES:
+        return instruction
+    if instruction.opcode not in ("fusion", "async-start"):
+        return None
+    inside = (each for called in instruction.called for each in program.computations[called].instructions)
+    return next((inner for each in inside if (inner := collective_in(program, each)) is not None), None)
 
 
-def _ends_collective(instruction: Instruction) -> bool:
-    return instruction.opcode.removesuffix("-done") in _COLLECTIVES
+def begins_in_background(instruction: Instruction) -> bool:
+    """Whether other work goes on beside a collective that begins here, until the instruction that ends it."""
+    return instruction.opcode.endswith("-start")
+
+
+def _ends_collective(program: Program, instruction: Instruction) -> bool:
+    if not instruction.opcode.endswith("-done"):
+        return False
+    begun = program.by_id.get(next(iter(instruction.operands), 0))
+    return begun is not None and collective_in(program, begun) is not None
 
 
 def steps(program: Program) -> Iterator[Step]:
@@ -56,24 +75,32 @@ def steps(program: Program) -> Iterator[Step]:
 
 def _within(program: Program, computation: Computation, times: int) -> Iterator[Step]:
     for instruction in computation.instructions:
-        if instruction.opcode in _FREE or (instruction.opcode.endswith("-done") and not _ends_collective(instruction)):
+        if instruction.opcode in _FREE or (instruction.opcode.endswith("-done") and not _ends_collective(program, instruction)):
             continue
-        if instruction.opcode in _CALLS:
+        if instruction.opcode in _CALLS and collective_in(program, instruction) is None:
             inside = times * (instruction.trips if instruction.opcode == "while" else 1)
             for called in instruction.called:
                 yield from _within(program, program.computations[called], inside)
             continue
-        yield Step(instruction, times, _flops(program, instruction), _traffic(program, instruction), instruction.cycles)
+        kernel = _kernel(program, instruction)
+        flops = _flops(program, instruction) if kernel is None else kernel.flops
+        yield Step(instruction, times, flops, _traffic(program, instruction), instruction.cycles, kernel)
+
+
+def _kernel(program: Program, instruction: Instruction) -> KernelWork | None:
+    body = instruction.config.get("custom_call_config", {}).get("body") if instruction.opcode == "custom-call" else None
+    if not isinstance(body, str):
+        return None
+    return kernel_work(body, [constant_of(program, number) for number in instruction.operands])
 
 
 def _traffic(program: Program, instruction: Instruction) -> int:
     """Bytes that an instruction reads from main memory and writes there."""
     if instruction.opcode.endswith("-done"):
         return 0
-    if instruction.opcode.endswith("-start") and collective_of(instruction) is None:
+    if instruction.opcode.endswith("-start") and collective_in(program, instruction) is None:
         return instruction.nbytes  # a copy between memories
-    read = sum(program.by_id[number].nbytes for number in instruction.operands if number in program.by_id)
-    return read + instruction.nbytes
+    return accessed(program, instruction)
 
 
 def _flops(program: Program, instruction: Instruction) -> float:
