@@ -1,13 +1,13 @@
-"""Llama, of any size: its sizes, the model and its training step on `xla` over a mesh, as `calibration.py` compiles it for TPUs.
+"""Llama: its sizes, the model and its training step on `xla` over a mesh, as `calibration.py` compiles it for TPUs.
 
-Sequence of a step: forward and backward pass over scanned layers, each computed again for its gradient, then AdamW. Parameters and what
-the optimizer keeps of them are sharded over the axis `fsdp`, as is the batch.
+A step is a forward and backward pass over scanned layers, which are computed again for their gradients, and AdamW. Parameters and what the
+optimizer keeps of them are sharded over the axis `fsdp`, as is the batch.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,23 @@ from torch import Tensor, nn
 AXIS = "fsdp"
 RATE = 3e-4
 BETAS = (0.9, 0.95)
+OFFLOADED = ("input", "query", "key", "value", "out")
+"""What of a layer waits in the host's memory for its gradient, if anything does: its input, and what these products give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a model is trained. kernel: of attention, `splash` or `flash`. mixed: parameters in float32, products in bfloat16; else all in
+    bfloat16. offload: `OFFLOADED` waits in the host's memory; else only the input of a layer is kept, on the device.
+    """
+
+    kernel: str
+    mixed: bool = False
+    offload: bool = False
+
+    def __str__(self) -> str:
+        kept = "inputs and projections of layers on the host" if self.offload else "inputs of layers kept"
+        return f"{self.kernel} attention, {'float32' if self.mixed else 'bfloat16'} parameters, {kept}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +58,11 @@ class Size:
         """Parameters that are factors of matrix products: all but the embedding and the norms."""
         layer = 2 * self.width * self.width + 2 * self.width * self.key_heads * self.head + 3 * self.width * self.inner
         return self.layers * layer + self.words * self.width
+
+    def step_flops(self, batch: int, tokens: int) -> float:
+        """Operations of a step without those done twice: six for each matrix parameter and token, and causal attention."""
+        attention = 6 * self.layers * self.width * tokens
+        return float(batch * tokens * (6 * self.matrices + attention))
 
 
 SIZES = {
@@ -92,7 +114,8 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Attention with fewer heads of keys than of queries, and a gated feed-forward part, each behind a norm and beside a shortcut.
 
-    attend: over queries, keys and values [batch, heads, tokens, head]; queries come scaled. angles: set before each pass.
+    attend: over queries, keys and values [batch, heads, tokens, head]; queries come scaled. In three parts, so that what goes from one to
+    the next can be kept for the gradient.
     """
 
     def __init__(self, size: Size, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
@@ -105,39 +128,64 @@ class Layer(nn.Module):
         self.gate, self.up = (nn.Linear(size.width, size.inner, bias=False) for _ in range(2))
         self.down = nn.Linear(size.inner, size.width, bias=False)
 
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def projected(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [batch, tokens, width]."""
         x = self.norm1(hidden)
-        query, key, value = (part(x).unflatten(2, (-1, self.size.head)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        return self.query(x), self.key(x), self.value(x)
+
+    def mixed(self, query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """What attention makes of them."""
+        query, key, value = (part.unflatten(2, (-1, self.size.head)).transpose(1, 2) for part in (query, key, value))
         mixed = self.attend(rotated(query, cos, sin) / math.sqrt(self.size.head), rotated(key, cos, sin), value)
-        hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
+    def fed(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+        """The feed-forward part."""
+        hidden = hidden + mixed
         x = self.norm2(hidden)
         result: Tensor = hidden + self.down(F.silu(self.gate(x)) * self.up(x))
         return result
 
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return self.fed(hidden, self.mixed(*self.projected(hidden), cos, sin))
+
 
 class Repeated(nn.Module):
-    """A layer of which the gradient keeps the input alone, and computes the rest again. mark: shards what it returns."""
+    """A layer that is computed again for its gradient, but for what the setting keeps. mark: shards what it returns."""
 
-    def __init__(self, layer: Layer, mark: Callable[[Tensor], Tensor]) -> None:
+    angles: tuple[Tensor, Tensor]  # set before each pass
+
+    def __init__(self, layer: Layer, setting: Setting, mark: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.layer, self.mark = layer, mark
-        self.angles: tuple[Tensor, Tensor]
+        self.layer, self.setting, self.mark = layer, setting, mark
 
     def forward(self, hidden: Tensor) -> Tensor:
+        from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
         from torch_xla.utils.checkpoint import checkpoint
 
-        result: Tensor = self.mark(checkpoint(self.layer, hidden, *self.angles))
-        return result
+        with torch.autocast("xla", torch.bfloat16, enabled=self.setting.mixed):
+            if not self.setting.offload:
+                return self.mark(cast(Tensor, checkpoint(self.layer, hidden, *self.angles)))
+            with torch.autograd.graph.saved_tensors_hooks(
+                lambda kept: place_to_host(kept) if kept.dim() == 3 else kept,
+                lambda kept: place_to_device(kept) if kept.dim() == 3 else kept,
+            ):
+                parts = checkpoint(self.layer.projected, hidden, use_reentrant=False)
+                mixed = checkpoint(self.layer.mixed, *parts, *self.angles, use_reentrant=False)
+                return self.mark(checkpoint(self.layer.fed, hidden, mixed, use_reentrant=False))
 
 
 class Llama(nn.Module):
     """Words i64[batch, tokens] → logits f32[batch, tokens, words]."""
 
-    def __init__(self, size: Size, attend: Callable[[Tensor, Tensor, Tensor], Tensor], mark: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, size: Size, setting: Setting, attend: Callable[[Tensor, Tensor, Tensor], Tensor], mark: Callable[[Tensor], Tensor]
+    ) -> None:
         super().__init__()
-        self.size, self.mark = size, mark
+        self.size, self.setting, self.mark = size, setting, mark
         self.embed = nn.Embedding(size.words, size.width)
-        self.layers = nn.ModuleList(Repeated(Layer(size, attend), mark) for _ in range(size.layers))
+        self.layers = nn.ModuleList(Repeated(Layer(size, attend), setting, mark) for _ in range(size.layers))
         self.norm = Norm(size)
         self.head = nn.Linear(size.width, size.words, bias=False)
 
@@ -147,8 +195,9 @@ class Llama(nn.Module):
         turns = angles(self.size, words.shape[1], words.device)
         for layer in self.layers:
             layer.angles = turns
-        hidden = scan_layers(self.layers, self.mark(self.embed(words)))
-        logits: Tensor = self.mark(self.head(self.norm(hidden)))
+        hidden = scan_layers(self.layers, self.mark(self.embed(words).to(torch.bfloat16)))
+        with torch.autocast("xla", torch.bfloat16, enabled=self.setting.mixed):
+            logits: Tensor = self.mark(self.head(self.norm(hidden)))
         return logits.float()
 
 
@@ -171,8 +220,8 @@ def attention(mesh: Any, kernel: str) -> Callable[[Tensor, Tensor, Tensor], Tens
     return attend
 
 
-def training_step(size: Size, batch: int, tokens: int, kernel: str, devices: int) -> Callable[[], Tensor]:
-    """A step on all devices of `xla`, in bfloat16; returns its loss."""
+def training_step(size: Size, batch: int, tokens: int, setting: Setting, devices: int) -> Callable[[], Tensor]:
+    """A step on all devices of `xla`; returns its loss."""
     import torch_xla
     import torch_xla.distributed.spmd as xs
 
@@ -183,7 +232,7 @@ def training_step(size: Size, batch: int, tokens: int, kernel: str, devices: int
         return marked
 
     with torch.device("meta"):
-        model = Llama(size, attention(mesh, kernel), mark).to(torch.bfloat16)
+        model = Llama(size, setting, attention(mesh, setting.kernel), mark).to(torch.float32 if setting.mixed else torch.bfloat16)
     model = model.to("xla")
     for name, parameter in model.named_parameters():
         xs.mark_sharding(parameter, mesh, cut_of(name))

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from llama import AXIS, BETAS, CUT, RATE, Size
+from llama import AXIS, BETAS, CUT, OFFLOADED, RATE, Setting, Size
 
 Params = dict[str, Any]
 WEIGHT_DECAY, EPSILON = 0.01, 1e-8  # torch's
@@ -70,9 +71,10 @@ def attention(size: Size, mesh: Mesh, tokens: int, kernel: str) -> Any:
         return jax.shard_map(jax.vmap(call), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     from jax.experimental.pallas.ops.tpu import flash_attention
 
-    block = min(512, tokens)
-    names = ("block_q", "block_k_major", "block_k", "block_q_major_dkv", "block_k_major_dkv", "block_k_dkv", "block_q_dkv")
-    sizes = flash_attention.BlockSizes(block_b=1, **dict.fromkeys((*names, "block_k_major_dq", "block_k_dq", "block_q_dq"), block))
+    # As the published runs had them.
+    rows = dict.fromkeys(("block_q", "block_q_major_dkv", "block_q_dkv", "block_q_dq"), min(2048, tokens))
+    columns = dict.fromkeys(("block_k_major", "block_k", "block_k_major_dkv", "block_k_dkv", "block_k_major_dq"), min(512, tokens))
+    sizes = flash_attention.BlockSizes(block_b=1, block_k_dq=min(256, tokens), **rows, **columns)
 
     def each(query: Array, key: Array, value: Array) -> Array:
         groups = query.shape[1] // key.shape[1]
@@ -85,32 +87,41 @@ def attention(size: Size, mesh: Mesh, tokens: int, kernel: str) -> Any:
 
 def layer(size: Size, attend: Any, turns: tuple[Array, Array], hidden: Array, params: Params) -> Array:
     """One layer; params are its own."""
+    params = jax.tree.map(lambda param: param.astype(hidden.dtype), params)
+    hidden = checkpoint_name(hidden, "input")
     x = norm(size, params["norm1"], hidden)
     batch, tokens, width = x.shape
-    parts = [(x @ params[name].T).reshape(batch, tokens, -1, size.head).swapaxes(1, 2) for name in ("query", "key", "value")]
-    mixed = attend(rotated(parts[0], *turns) / size.head**0.5, rotated(parts[1], *turns), parts[2])
-    hidden = hidden + mixed.swapaxes(1, 2).reshape(batch, tokens, width) @ params["out"].T
+    parts = [checkpoint_name(x @ params[name].T, name) for name in ("query", "key", "value")]
+    query, key, value = (part.reshape(batch, tokens, -1, size.head).swapaxes(1, 2) for part in parts)
+    mixed = attend(rotated(query, *turns) / size.head**0.5, rotated(key, *turns), value)
+    hidden = hidden + checkpoint_name(mixed.swapaxes(1, 2).reshape(batch, tokens, width) @ params["out"].T, "out")
     x = norm(size, params["norm2"], hidden)
     return hidden + (jax.nn.silu(x @ params["gate"].T) * (x @ params["up"].T)) @ params["down"].T
 
 
-def training_program(size: Size, tokens: int, kernel: str, mesh: Mesh) -> Any:
+def training_program(size: Size, tokens: int, setting: Setting, mesh: Mesh) -> Any:
     """The step as a jitted function of parameters, AdamW's moments, words and labels."""
+    policy = jax.checkpoint_policies.nothing_saveable
+    if setting.offload:
+        policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[], names_which_can_be_offloaded=list(OFFLOADED), offload_src="device", offload_dst="pinned_host"
+        )
 
     def mark(hidden: Array) -> Array:
         return lax.with_sharding_constraint(hidden, NamedSharding(mesh, PartitionSpec(AXIS, None, None)))
 
-    attend = attention(size, mesh, tokens, kernel)
+    attend = attention(size, mesh, tokens, setting.kernel)
 
     def loss_of(params: Params, words: Array, labels: Array) -> Array:
         turns = angles(size, tokens)
 
-        @partial(jax.checkpoint, prevent_cse=False)
+        @partial(jax.checkpoint, prevent_cse=False, policy=policy)
         def one(hidden: Array, own: Params) -> tuple[Array, None]:
             return mark(layer(size, attend, turns, hidden, own)), None
 
-        hidden, _ = lax.scan(one, mark(params["embed"][words]), params["layers"])
-        logits = mark(norm(size, params["norm"], hidden) @ params["head"].T).astype(jnp.float32)
+        hidden, _ = lax.scan(one, mark(params["embed"].astype(jnp.bfloat16)[words]), params["layers"])
+        last = norm(size, params["norm"].astype(jnp.bfloat16), hidden)
+        logits = mark(last @ params["head"].astype(jnp.bfloat16).T).astype(jnp.float32)
         chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
         return (jax.nn.logsumexp(logits, -1) - chosen).mean()
 
@@ -130,7 +141,7 @@ def training_program(size: Size, tokens: int, kernel: str, mesh: Mesh) -> Any:
     return jax.jit(step, donate_argnums=(0, 1, 2))
 
 
-def described(size: Size, batch: int, tokens: int, devices: Any) -> tuple[Mesh, tuple[Any, ...]]:
+def described(size: Size, batch: int, tokens: int, setting: Setting, devices: Any) -> tuple[Mesh, tuple[Any, ...]]:
     """A mesh over the devices, and the arguments of `training_program` without values, with their shardings."""
     mesh = Mesh(np.array(devices), (AXIS,))
 
@@ -139,7 +150,7 @@ def described(size: Size, batch: int, tokens: int, devices: Any) -> tuple[Mesh, 
 
     def cut(name: str, shape: tuple[int, ...], *before: int) -> jax.ShapeDtypeStruct:
         specs = (AXIS,) if len(shape) == 1 else (AXIS, None) if CUT[name] == 0 else (None, AXIS)
-        return array((*before, *shape), jnp.bfloat16, *[None] * len(before), *specs)
+        return array((*before, *shape), jnp.float32 if setting.mixed else jnp.bfloat16, *[None] * len(before), *specs)
 
     of_layer, others = shapes(size)
     params = {name: cut(name, shape) for name, shape in others.items()}

@@ -159,6 +159,21 @@ def job_table(results: Results) -> str:
     return table(["processes", "after", "s", "messages so far", "threads", "processor s", "memory, MB"], rows, right_from=2)
 
 
+def calibration_table(results: Results) -> str:
+    """Measured and estimated seconds, then the memory of a device, a published step and a program a row."""
+    rows, memory = [], []
+    for row in results["rows"]:
+        name = f"{row['model']} on {row['target']} ({row['source']})"
+        parts = [f"{row[key]:.3f}" for key in ("cycles_s", "kernels_s", "exposed_s")]
+        rows.append([name, row["by"], f"{row['measured_s']:.3f}", f"{row['estimated_s']:.3f}", f"{row['error']:+.1%}", *parts])
+        if row.get("memory_vs_jax"):
+            memory.append([name, f"{row['memory'] / 2**30:.2f}", f"{row['memory'] / row['memory_vs_jax'] / 2**30:.2f}"])
+            memory[-1] += [f"{row['memory_vs_jax'] - 1:+.1%}", f"{row['compile_s'] / 60:.0f} min"]
+    headings = ["step", "program", "measured, s", "estimated, s", "error", "compiler's cycles", "Pallas kernels", "links, not covered"]
+    first = table(headings, rows, right_from=2)
+    return f"{first}\n\n{table(['step', 'a device, GiB', 'by hand in JAX', 'difference', 'compiled in'], memory)}"
+
+
 def machine_table(all_results: list[Results]) -> str:
     """What the files have in common of their machines, in a line; then kind, command, date and what differs, a file a row."""
     machines = [results["machine"] for results in all_results]
@@ -186,6 +201,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "spmd-scale": scale_table,
     "job-start": job_table,
     "replica-scale": replicas_table,
+    "calibration": calibration_table,
 }
 
 

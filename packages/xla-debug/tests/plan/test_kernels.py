@@ -1,4 +1,4 @@
-"""What Pallas kernels for TPUs compute, read from their code, beside sums by hand. They are lowered here, which needs no compiler of TPUs."""
+"""What Pallas kernels for TPUs compute, read from their code, beside sums by hand. Lowering them needs no compiler of TPUs."""
 
 from __future__ import annotations
 

@@ -66,5 +66,5 @@ def _literal(op: Instruction) -> np.ndarray | None:
     else:
         return None
     if values.size == 1:
-        values = np.broadcast_to(values, array.dims)
+        values = np.full(array.dims, values[0])
     return values.reshape(array.dims) if values.size == array.elements else None

@@ -1,8 +1,8 @@
 """From a compiled program to its plan: time by the compiler's cycles where it has them, else by a roofline.
 
 A product takes as long as its operations at the device's peak or its bytes at the memory's, whichever is longer; a Pallas kernel for TPUs
-as long as that of its units which has most to do (`kernels.py`). A collective takes the bytes that a device sends, over the links of the axes
-along which its group extends (`links.py`); one that runs beside other work costs what that work does not cover.
+as long as that of its units which has most to do (`kernels.py`). A collective takes the bytes that a device sends, over the links of the
+axes along which its group extends (`links.py`); one that runs beside other work costs what that work does not cover.
 """
 
 from __future__ import annotations
@@ -11,24 +11,41 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xla_debug.plan.exchanges import Exchange
 from xla_debug.plan.hardware import SPEEDS, Speed
 from xla_debug.plan.hlo import Instruction, Program
 from xla_debug.plan.kernels import kernel_seconds
-from xla_debug.plan.links import Background, way
+from xla_debug.plan.links import Background, Way, way
 from xla_debug.plan.liveness import memory
 from xla_debug.plan.schema import Buffer, Cost, ProgramPlan, Traffic
-from xla_debug.plan.traffic import Collective, axis_of, collective
-from xla_debug.plan.work import Step, begins_in_background, steps
+from xla_debug.plan.traffic import axis_of, collective
+from xla_debug.plan.work import Step, steps
 from xla_debug.profiling.hlo_origins import Origin, origins
 from xla_debug.profiling.wire_format import text_field
 
+MEMORY = {
+    "arguments": "argument_size_in_bytes",
+    "results": "output_size_in_bytes",
+    "reused": "alias_size_in_bytes",
+    "temporaries": "temp_size_in_bytes",
+    "code": "generated_code_size_in_bytes",
+    "peak": "peak_memory_in_bytes",
+}
+"""Fields of a program's plan by the names that the compiler's figures have."""
 _MOST_ROWS, _MOST_BUFFERS, _MOST_POINTS, _MOST_COPIES = 200, 10, 400, 4
 
 
 def described(compiled: Any, kind: str, devices: Sequence[Any], mesh: Mapping[str, int], **known: Any) -> ProgramPlan:
     """The plan of a compiled program. kind: model of the devices; mesh: sizes of its axes by name. known: what the caller knows of it."""
-    stats = compiled.memory_analysis()
     module = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    stats = compiled.memory_analysis()
+    return of_module(module, {name: getattr(stats, figure) for name, figure in MEMORY.items()}, kind, devices, mesh, **known)
+
+
+def of_module(
+    module: bytes, memory_of: Mapping[str, int], kind: str, devices: Sequence[Any], mesh: Mapping[str, int], **known: Any
+) -> ProgramPlan:
+    """The plan of an optimized program, an `HloModuleProto`. memory_of: the compiler's figures, by the names in `MEMORY`."""
     program = Program(module)
     made_by = origins(text_field(1, module))
     sums = _Sums(program, made_by, SPEEDS.get(kind), devices, mesh)
@@ -38,12 +55,7 @@ def described(compiled: Any, kind: str, devices: Sequence[Any], mesh: Mapping[st
     return ProgramPlan(
         **known,
         **sums.fields(),
-        arguments=stats.argument_size_in_bytes,
-        results=stats.output_size_in_bytes,
-        reused=stats.alias_size_in_bytes,
-        temporaries=stats.temp_size_in_bytes,
-        code=stats.generated_code_size_in_bytes,
-        peak=stats.peak_memory_in_bytes,
+        **memory_of,
         buffers=[_buffer(item.instruction, item.nbytes, program, made_by) for item in held.largest[:_MOST_BUFFERS] if item.nbytes],
         schedule=_thinned(held.temporaries),
     )
@@ -72,26 +84,23 @@ class _Sums:
             self._seconds["memory"] += times * step.nbytes / speed.memory
             self._seconds["compute"] += times * step.flops / _peak(op, self._program, speed)
         self._counts["copies"] += times * (op.opcode in ("copy", "transpose", "copy-start"))
-        self._counts["unknown"] += times * (op.opcode == "custom-call" and not step.cycles and step.kernel is None)
-        if op.opcode.endswith("-done"):
-            self._seconds["exposed"] += times * self._background.end(next(iter(op.operands), 0))
-        elif (exchanged := collective(self._program, op, len(self._devices))) is not None:
-            self._exchange(op, exchanged, times)
-        else:
+        self._counts["unknown"] += times * _is_unknown(step)
+        if step.exchange is None:
             self._compute(step)
+        else:
+            self._exchange(op, step.exchange, times)
 
-    def _exchange(self, op: Instruction, exchanged: Collective, times: int) -> None:
-        taken = None if self._speed is None else way(exchanged, self._devices, self._speed)
-        on_links = 0.0 if taken is None else taken.seconds
-        row = self._traffic[exchanged.kind, axis_of(exchanged.first, self._mesh) or f"{exchanged.size} devices"]
-        for position, value in enumerate((times, times * exchanged.sent, times * on_links * 1000)):
-            row[position] += value
-        self._seconds["links"] += times * on_links
-        if taken is None:
-            return
-        self._background.begin(op.id, taken, times)
-        if not begins_in_background(op):
-            self._seconds["exposed"] += times * self._background.end(op.id)
+    def _exchange(self, op: Instruction, exchange: Exchange, times: int) -> None:
+        if exchange.begins:
+            exchanged = collective(self._program, op, exchange.collective, len(self._devices))
+            taken = Way((), 0.0) if self._speed is None else way(exchanged, self._devices, self._speed)
+            row = self._traffic[exchanged.kind, axis_of(exchanged.first, self._mesh) or f"{exchanged.size} devices"]
+            for position, value in enumerate((times, times * exchanged.sent, times * taken.seconds * 1000)):
+                row[position] += value
+            self._seconds["links"] += times * taken.seconds
+            self._background.begin(exchange.key, taken, times)
+        if exchange.ends:
+            self._seconds["exposed"] += times * self._background.end(exchange.key)
 
     def _compute(self, step: Step) -> None:
         seconds, times = _compute_seconds(step, self._program, self._speed), step.times
@@ -123,6 +132,13 @@ class _Sums:
             "costs": [Cost(*key, int(times), flops, int(nbytes), ms) for key, (times, flops, nbytes, ms) in costs],
             "traffic": [Traffic(*key, int(count), nbytes, ms) for key, (count, nbytes, ms) in traffic],
         }
+
+
+def _is_unknown(step: Step) -> bool:
+    """A kernel of the user's, or of a library, of which only the bytes are known. Those of XLA:TPU itself do little."""
+    op = step.instruction
+    ours = step.exchange is None and not step.cycles and step.kernel is None and op.opcode == "custom-call"
+    return ours and (op.target == "tpu_custom_call" or "$" in op.target)
 
 
 def _compute_seconds(step: Step, program: Program, speed: Speed | None) -> float:

@@ -1,10 +1,9 @@
 """How fast devices and the links between them are: the constants of every estimate, each with its source.
 
 Peaks: the pages on TPU versions in Google Cloud's documentation (https://docs.cloud.google.com/tpu/docs/v6e and its neighbours), which also
-have the sizes of matrix and vector units; links and the time of a hop: the tables in "How to Scale Your Model"
-(https://jax-ml.github.io/scaling-book/tpus); the data sheets of NVIDIA's A100, H100, H200 and B200, of whose memory the core has the speed, which
-their compiler asks for. Clocks of TPUs: peak operations
-divided by those of the cells of their matrix units.
+have the sizes of matrix and vector units and say which slices are closed to a torus; links and the time of a hop: the tables in "How to
+Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus); the data sheets of NVIDIA's A100, H100, H200 and B200, of whose memory the
+core has the speed, for which their compiler asks. Clocks of TPUs: peak operations divided by those of the cells of their matrix units.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ instruction in the compiler's listings (libtpu 0.0.42.1, v6e)."""
 KERNEL_SHARE, KERNEL_STEP_CYCLES = 0.9, 300
 """What a Pallas kernel reaches of the peak of the unit that has most to do, and the cycles that a step of its grid takes beside that.
 
-By the final schedules of JAX's attention kernels in the compiler's listings (libtpu 0.0.42.1, v6e, head size 128, 8,192 tokens, cycles of two
-heads): splash attention in blocks of 2,048: forward 290,000 (estimated 283,000), gradient 462,000 (465,000); flash attention in blocks of
-512: forward 367,000 (406,000), gradients of queries 354,000 (386,000), of keys and values 559,000 (463,000).
+By the final schedules of JAX's attention kernels in the compiler's listings (libtpu 0.0.42.1, v6e, head size 128, 8,192 tokens, thousands
+of cycles for two heads; in brackets the estimate): splash attention in blocks of 2,048: forward 290 (283), gradients 460 (464); flash
+attention in blocks of 512: forward 370 (406), gradient of queries 370 (386), of keys and values 560 (463).
 """

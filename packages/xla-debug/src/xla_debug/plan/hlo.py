@@ -109,6 +109,11 @@ class Instruction:
         return self.arrays
 
     @property
+    def target(self) -> str:
+        """What a custom call calls."""
+        return self.message.text(28)
+
+    @property
     def trips(self) -> int:
         """How often the body of a `while` runs; 1 where the compiler does not know."""
         return int(self.config.get("known_trip_count", {}).get("n", 1))
@@ -138,6 +143,7 @@ class Program:
         computations = [_computation(Message(part), order) for part in message.parts(3)]
         self.computations = {computation.id: computation for computation in computations}
         self.entry = self.computations[message.number(6)]
+        self.notes: dict[str, frozenset[int]] = {}  # what readers found once for all
 
     @cached_property
     def by_id(self) -> dict[int, Instruction]:

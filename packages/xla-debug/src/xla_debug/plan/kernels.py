@@ -20,7 +20,9 @@ from xla_debug import _compat
 from xla_debug.plan.hardware import KERNEL_SHARE, KERNEL_STEP_CYCLES, SPECIAL_RESULTS, VECTOR_LANES, VECTOR_RESULTS, Speed
 
 _MOST_TURNS = 4096
-_SPECIAL = {f"math.{name}" for name in ("exp", "exp2", "expm1", "log", "log1p", "log2", "tanh", "rsqrt", "sqrt", "sin", "cos", "powf", "erf")}
+_SPECIAL = {
+    f"math.{name}" for name in ("exp", "exp2", "expm1", "log", "log1p", "log2", "tanh", "rsqrt", "sqrt", "sin", "cos", "powf", "erf")
+}
 _SPECIAL |= {"arith.divf", "tpu.reciprocal"}
 _SCALAR: Mapping[str, Callable[..., Any]] = {
     "arith.addi": np.add,
@@ -36,7 +38,14 @@ _SCALAR: Mapping[str, Callable[..., Any]] = {
     "arith.select": np.where,
 }
 _SAME = {f"arith.{name}" for name in ("index_cast", "index_castui", "extsi", "extui", "trunci")}
-_COMPARED: Mapping[int, Callable[..., Any]] = {0: np.equal, 1: np.not_equal, 2: np.less, 3: np.less_equal, 4: np.greater, 5: np.greater_equal}
+_COMPARED: Mapping[int, Callable[..., Any]] = {
+    0: np.equal,
+    1: np.not_equal,
+    2: np.less,
+    3: np.less_equal,
+    4: np.greater,
+    5: np.greater_equal,
+}
 _COMPARED |= {unsigned: _COMPARED[unsigned - 4] for unsigned in (6, 7, 8, 9)}
 
 

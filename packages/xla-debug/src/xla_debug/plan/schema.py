@@ -48,8 +48,8 @@ class ProgramPlan:
 
     arguments, results: bytes that it takes and gives; reused: of the results in the memory of arguments; temporaries; code; peak: as the
     compiler has it. ms: estimated time of a run; compute_ms, memory_ms, links_ms: what each alone would take; exposed_ms: of the links
-    while nothing else runs. cycles: share of `ms` from the compiler's own cycles; kernels: from the code of Pallas kernels; unknown: kernels
-    of which nothing is known but their bytes. runs: how often the script ran it. schedule: temporaries along it, at most 400 numbers.
+    while nothing else runs. cycles: share of `ms` from the compiler's own cycles; kernels: from the code of Pallas kernels; unknown:
+    kernels of which only the bytes are known. runs: how often the script ran it. schedule: temporaries along it, at most 400 numbers.
     """
 
     name: str

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from xla_debug.plan.hlo import Instruction, Program
-from xla_debug.plan.work import collective_in
 from xla_debug.profiling.wire_format import Message
 
 
@@ -30,15 +29,12 @@ class Collective:
         return factor.get(self.kind, share) * self.nbytes
 
 
-def collective(program: Program, instruction: Instruction, devices: int) -> Collective | None:
-    """The collective that an instruction begins; None for others. devices: that run the program, a group of all where it names none."""
-    inner = collective_in(program, instruction)
-    if inner is None:
-        return None
+def collective(program: Program, op: Instruction, inner: Instruction, devices: int) -> Collective:
+    """The collective `inner` that begins at an instruction. devices: that run the program, a group of all where it names none."""
     kind = inner.opcode.removesuffix("-start")
     taken = sum(array.nbytes for number in inner.operands for array in program.by_id[number].arrays)
     given = sum(array.nbytes for array in inner.made)
-    if kind == "all-reduce" and inner is not instruction and sum(array.nbytes for array in instruction.made) < given:
+    if kind == "all-reduce" and inner is not op and sum(array.nbytes for array in op.made) < given:
         kind = "reduce-scatter"  # XLA:TPU has it as a fusion of a sum and of the slice that a device keeps
     if kind == "collective-permute":
         return Collective(kind, 2, _pair(inner.message.parts(52)), taken)

@@ -10,8 +10,10 @@ import numpy as np
 
 from xla_debug.plan.accesses import accessed
 from xla_debug.plan.constants import constant_of
+from xla_debug.plan.exchanges import Exchange, exchange_at
 from xla_debug.plan.hlo import Array, Computation, Instruction, Program, signed
 from xla_debug.plan.kernels import KernelWork, kernel_work
+from xla_debug.plan.loops import trips
 from xla_debug.profiling.wire_format import Message
 
 # Names for what is there already, or is not computed by the device's cores.
@@ -19,23 +21,18 @@ _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "opt-barrier",
     "add-dependency", "domain",
 }  # fmt: skip
-_COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "ragged-all-to-all",
-    "collective-broadcast",
-)
+# Custom calls of XLA:TPU that are names, too: for memory, for slices that lie side by side, for what the compiler may assume.
+_FREE_TARGETS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
 _CALLS = {"call", "while", "conditional", "async-start"}
+_DONE = ("-done", "-update")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """An instruction that takes time. times: how often it runs. flops, nbytes (in main memory), cycles: of one run.
 
-    kernel: what a Pallas kernel for TPUs computes, of which the compiler tells no cycles; None for all else, and for one that cannot be read.
+    kernel: what a Pallas kernel for TPUs computes, whose cycles the compiler does not tell; None for all else, and if it cannot be read.
+    exchange: the collective that begins or ends here.
     """
 
     instruction: Instruction
@@ -44,28 +41,7 @@ class Step:
     nbytes: int
     cycles: int
     kernel: KernelWork | None = None
-
-
-def collective_in(program: Program, instruction: Instruction) -> Instruction | None:
-    """The collective that begins here: the instruction itself, or one that it is a fusion or a wrapper of; None for all else."""
-    if instruction.opcode.removesuffix("-start") in _COLLECTIVES:
-        return instruction
-    if instruction.opcode not in ("fusion", "async-start"):
-        return None
-    inside = (each for called in instruction.called for each in program.computations[called].instructions)
-    return next((inner for each in inside if (inner := collective_in(program, each)) is not None), None)
-
-
-def begins_in_background(instruction: Instruction) -> bool:
-    """Whether other work goes on beside a collective that begins here, until the instruction that ends it."""
-    return instruction.opcode.endswith("-start")
-
-
-def _ends_collective(program: Program, instruction: Instruction) -> bool:
-    if not instruction.opcode.endswith("-done"):
-        return False
-    begun = program.by_id.get(next(iter(instruction.operands), 0))
-    return begun is not None and collective_in(program, begun) is not None
+    exchange: Exchange | None = None
 
 
 def steps(program: Program) -> Iterator[Step]:
@@ -75,16 +51,23 @@ def steps(program: Program) -> Iterator[Step]:
 
 def _within(program: Program, computation: Computation, times: int) -> Iterator[Step]:
     for instruction in computation.instructions:
-        if instruction.opcode in _FREE or (instruction.opcode.endswith("-done") and not _ends_collective(program, instruction)):
+        exchange = exchange_at(program, instruction)
+        if exchange is None and _is_free(instruction):
             continue
-        if instruction.opcode in _CALLS and collective_in(program, instruction) is None:
-            inside = times * (instruction.trips if instruction.opcode == "while" else 1)
+        if exchange is None and instruction.opcode in _CALLS:
+            inside = times * (trips(program, instruction) if instruction.opcode == "while" else 1)
             for called in instruction.called:
                 yield from _within(program, program.computations[called], inside)
             continue
         kernel = _kernel(program, instruction)
         flops = _flops(program, instruction) if kernel is None else kernel.flops
-        yield Step(instruction, times, flops, _traffic(program, instruction), instruction.cycles, kernel)
+        yield Step(instruction, times, flops, _traffic(program, instruction, exchange), instruction.cycles, kernel, exchange)
+
+
+def _is_free(instruction: Instruction) -> bool:
+    if instruction.opcode == "custom-call":
+        return instruction.target in _FREE_TARGETS
+    return instruction.opcode in _FREE or instruction.opcode.endswith(_DONE)
 
 
 def _kernel(program: Program, instruction: Instruction) -> KernelWork | None:
@@ -94,11 +77,11 @@ def _kernel(program: Program, instruction: Instruction) -> KernelWork | None:
     return kernel_work(body, [constant_of(program, number) for number in instruction.operands])
 
 
-def _traffic(program: Program, instruction: Instruction) -> int:
+def _traffic(program: Program, instruction: Instruction, exchange: Exchange | None) -> int:
     """Bytes that an instruction reads from main memory and writes there."""
-    if instruction.opcode.endswith("-done"):
-        return 0
-    if instruction.opcode.endswith("-start") and collective_in(program, instruction) is None:
+    if exchange is not None:
+        return accessed(program, exchange.collective) if exchange.begins else 0
+    if instruction.opcode.endswith("-start"):
         return instruction.nbytes  # a copy between memories
     return accessed(program, instruction)
 

@@ -113,7 +113,10 @@ def _time(step: ProgramPlan) -> Section:
         ["links", size(sent), duration(step.links_ms)],
         ["estimated", f"{intensity:,.0f} FLOP per byte", duration(step.ms)],
     ]
-    sources = f"{percent(step.cycles)} by the compiler's cycles, the rest by peaks" if step.cycles else "by the peaks of the device"
+    kernels = f", {percent(step.kernels)} by the code of kernels" if step.kernels else ""
+    sources = (
+        f"{percent(step.cycles)} by the compiler's cycles{kernels}, the rest by peaks" if step.cycles else "by the peaks of the device"
+    )
     unknown = f"; {counted(step.unknown, 'kernel')} by bytes only" if step.unknown else ""
     return Section("A step", sources + unknown, ["", ">amount", ">alone"], rows, strong=True)
 
