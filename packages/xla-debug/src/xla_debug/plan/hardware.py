@@ -37,17 +37,6 @@ class Speed:
 
 
 SPEEDS: Mapping[str, Speed] = {
-<<<<<<< HEAD
-    "TPU v4": Speed(275e12, 275e12 / 6, 1.2e12, 45e9, 3, 1.05e9),
-    "TPU v5 lite": Speed(197e12, 197e12 / 6, 0.82e12, 45e9, 2, 1.5e9),
-    "TPU v5": Speed(459e12, 459e12 / 6, 2.77e12, 90e9, 3, 1.75e9),
-    "TPU v6 lite": Speed(918e12, 918e12 / 6, 1.64e12, 90e9, 2, 1.75e9),
-    "TPU7x": Speed(1153e12, 1153e12 / 6, 3.69e12, 100e9, 3, 1.9e9),
-    "NVIDIA A100-SXM4-80GB": Speed(312e12, 19.5e12, 2.04e12, 300e9, 1),
-    "NVIDIA H100 80GB HBM3": Speed(989e12, 67e12, 3.35e12, 450e9, 1),
-    "NVIDIA H200": Speed(989e12, 67e12, 4.8e12, 450e9, 1),
-    "NVIDIA B200": Speed(2250e12, 75e12, 7.7e12, 900e9, 1),
-=======
     "TPU v4": Speed(275e12, 275e12 / 6, 1.2e12, 45e9, 3, 1.05e9, 128, 2, 4),
     "TPU v5 lite": Speed(197e12, 197e12 / 6, 0.82e12, 45e9, 2, 1.5e9, 128, 1, 16),
     "TPU v5": Speed(459e12, 459e12 / 6, 2.77e12, 90e9, 3, 1.75e9, 128, 2, 4),
@@ -55,9 +44,8 @@ SPEEDS: Mapping[str, Speed] = {
     "TPU7x": Speed(1153e12, 1153e12 / 6, 3.69e12, 100e9, 3, 1.9e9, 256, 1, 4),
     "NVIDIA A100-SXM4-80GB": Speed(312e12, 19.5e12, _memory_of("a100"), 300e9, 1),
     "NVIDIA H100 80GB HBM3": Speed(989e12, 67e12, _memory_of("h100"), 450e9, 1),
-    "NVIDIA H200 141GB HBM3e": Speed(989e12, 67e12, _memory_of("h200"), 450e9, 1),
+    "NVIDIA H200": Speed(989e12, 67e12, _memory_of("h200"), 450e9, 1),
     "NVIDIA B200": Speed(2250e12, 75e12, _memory_of("b200"), 900e9, 1),
->>>>>>> 1f6b36d (Estimate Pallas kernels from their code, links by the torus, slices by size)
 }
 
 HOP_SECONDS = 1e-6

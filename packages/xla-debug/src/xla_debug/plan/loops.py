@@ -157,9 +157,7 @@ def _next(program: Program, body: Computation, watched: Sequence[int], state: St
     return after
 
 
-def _value(
-    program: Program, op: Instruction, state: State, given: Mapping[int, int | None], values: dict[int, int | None]
-) -> int | None:
+def _value(program: Program, op: Instruction, state: State, given: Mapping[int, int | None], values: dict[int, int | None]) -> int | None:
     """A scalar's value. given: of a fusion's parameters, by their number; values: of what was computed before."""
     if op.id not in values:
         values[op.id] = _computed(program, op, state, given, values)
