@@ -47,7 +47,7 @@ def mosaic_module(content: bytes) -> Iterator[Any]:
 
     jax has the reader of MLIR in public, but not the types of TPUs' memory.
     """
-    from jax._src.lib import tpu
+    from jax._src.lib import tpu  # type: ignore[attr-defined]
     from jax.extend.mlir import ir
 
     with ir.Context() as context:

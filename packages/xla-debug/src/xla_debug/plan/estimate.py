@@ -43,7 +43,7 @@ def described(compiled: Any, kind: str, devices: Sequence[Any], mesh: Mapping[st
 
 
 def of_module(
-    module: bytes, memory_of: Mapping[str, int], kind: str, devices: Sequence[Any], mesh: Mapping[str, int], **known: Any
+    module: bytes, memory_of: Mapping[str, Any], kind: str, devices: Sequence[Any], mesh: Mapping[str, int], **known: Any
 ) -> ProgramPlan:
     """The plan of an optimized program, an `HloModuleProto`. memory_of: the compiler's figures, by the names in `MEMORY`."""
     program = Program(module)

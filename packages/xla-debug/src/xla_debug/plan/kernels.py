@@ -38,7 +38,7 @@ _SCALAR: Mapping[str, Callable[..., Any]] = {
     "arith.select": np.where,
 }
 _SAME = {f"arith.{name}" for name in ("index_cast", "index_castui", "extsi", "extui", "trunci")}
-_COMPARED: Mapping[int, Callable[..., Any]] = {
+_COMPARED: dict[int, Callable[..., Any]] = {
     0: np.equal,
     1: np.not_equal,
     2: np.less,
@@ -188,17 +188,23 @@ class _Reader:
         block = op.regions[0].blocks[0]
         index, *carried = block.arguments
         state = [self.values.get(value) for value in list(op.operands)[3:]]
-        turns = None if begin is None or end is None or step is None else np.maximum(0, -(-(end - begin) // np.maximum(step, 1)))
-        most = None if turns is None else int(turns.max())
-        if most is None or most > _MOST_TURNS:
-            self.exact = False
-            self.values.update({index: None, **dict.fromkeys(carried)})
-            state = [None for _ in self._block(block, times if turns is None else times * turns)]
+        if begin is None or end is None or step is None:
+            self._unknown_turns(block, times)
+            state = [None for _ in state]
+        elif (turns := np.maximum(0, -(-(end - begin) // np.maximum(step, 1)))).max() > _MOST_TURNS:
+            self._unknown_turns(block, times * turns)
+            state = [None for _ in state]
         else:
-            for turn in range(most):
+            for turn in range(int(turns.max())):
                 self.values.update({index: begin + turn * step, **dict(zip(carried, state, strict=True))})
                 state = self._block(block, times * (turn < turns))
         self.values.update(zip(op.results, state, strict=True))
+
+    def _unknown_turns(self, block: Any, times: np.ndarray) -> None:
+        """Go through the block of a loop once, for all of its turns."""
+        self.exact = False
+        self.values.update(dict.fromkeys(block.arguments))
+        self._block(block, times)
 
     def _scalar(self, op: Any, name: str) -> bool:
         """Compute a scalar; False for an operation over vectors."""
@@ -209,8 +215,8 @@ class _Reader:
         if name == "arith.constant":
             result = _integer(op.attributes["value"])
         elif name == "memref.load":
-            array, places = self.constants.get(op.operands[0]), inputs[1:]
-            if array is not None and all(place is not None for place in places):
+            array, places = self.constants.get(op.operands[0]), [place for place in inputs[1:] if place is not None]
+            if array is not None and len(places) == array.ndim:
                 result = array[tuple(np.clip(place, 0, size - 1) for place, size in zip(places, array.shape, strict=True))].astype(np.int64)
         elif all(value is not None for value in inputs):
             if name in _SAME:
@@ -267,7 +273,7 @@ def _integer(attribute: Any) -> Any:
     match = re.fullmatch(r"(-?\d+|true|false)(?: : \w+)?", str(attribute))
     if match is None:
         return None
-    return np.int64({"true": 1, "false": 0}.get(match[1]) if match[1] in ("true", "false") else int(match[1]))
+    return np.int64({"true": 1, "false": 0}[match[1]] if match[1] in ("true", "false") else int(match[1]))
 
 
 def _integers(attribute: Any) -> list[int]:
