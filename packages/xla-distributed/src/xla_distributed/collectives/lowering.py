@@ -5,14 +5,14 @@ different operations between equal collectives, and XLA orders what does not dep
 it two replicas could wait for each other in different collectives. The token is zero, but XLA cannot know: all operands depend
 on it, because XLA would drop a collective over a constant, which it takes to be the same on all replicas.
 
-Tensors of one dtype travel together in one flat array: a collective costs the same for one as for a hundred small ones.
-On CPU a large array travels in parts (`_by_parts`).
+On CPU, tensors of one dtype travel together in one flat array: a collective costs the same for one as for a hundred small ones. A large
+array travels in parts (`_by_parts`). The compilers for accelerators put collectives together by themselves, and there tensors travel in
+their own shapes (`in_own_shapes`): a flat array is another layout in the memory of a TPU, and its reduce-scatter becomes an all-reduce.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -37,20 +37,26 @@ def index_groups(members: Ints, sizes: Ints) -> IndexGroups:
     return groups or None
 
 
-def _tied(flat: jax.Array, token: jax.Array) -> jax.Array:
-    """The same values, opaque to XLA and available only after the token."""
-    bits = to_bits(flat)
+def _masked(x: jax.Array, token: jax.Array) -> jax.Array:
+    """The same values, available only after the token."""
+    if jax.numpy.issubdtype(x.dtype, np.complexfloating):
+        return lax.complex(_masked(lax.real(x), token), _masked(lax.imag(x), token))
+    bits = to_bits(x)
     mask = lax.broadcast(lax.convert_element_type(token, bits.dtype), bits.shape)
     # As bits, which a zero leaves as they are, those of NaN and -0.0 too. Over the whole: a tied element in a constant leaves a constant.
-    masked = from_bits(lax.bitwise_xor(bits, mask), flat.dtype)
-    tied: jax.Array = lax.optimization_barrier(masked)
-    return tied
+    return from_bits(lax.bitwise_xor(bits, mask), x.dtype)
 
 
-def _token_after(flat: jax.Array, token: jax.Array) -> jax.Array:
-    first = lax.squeeze(lax.slice(flat, (0,), (1,)), (0,))
-    # Zero again, but only the result can say so. One element is enough: it is there when the collective is over.
-    return lax.bitwise_and(token, lax.convert_element_type(first != 0, token.dtype))
+def _tied(arrays: Sequence[jax.Array], token: jax.Array) -> list[jax.Array]:
+    """The same values, opaque to XLA and available only after the token."""
+    return list(lax.optimization_barrier(tuple(_masked(x, token) for x in arrays)))
+
+
+def _token_after(results: Sequence[jax.Array], token: jax.Array) -> jax.Array:
+    # Zero again, but only the results can say so. One element of each is enough: it is there when the collective is over.
+    firsts = [lax.reshape(lax.slice(x, (0,) * x.ndim, (1,) * x.ndim), (1,)) != 0 for x in results]
+    there = lax.reduce_or(lax.concatenate(firsts, 0), (0,)) if len(firsts) > 1 else lax.squeeze(firsts[0], (0,))
+    return lax.bitwise_and(token, lax.convert_element_type(there, token.dtype))
 
 
 def flatten(x: jax.Array) -> jax.Array:
@@ -58,23 +64,37 @@ def flatten(x: jax.Array) -> jax.Array:
     return lax.reshape(x, (x.size,))
 
 
-# Computes a collective's result from a flat array that is tied to its token.
+# Computes a collective's result from an array that is tied to its token.
 Step = Callable[[jax.Array], jax.Array]
 
 
 def in_order(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-    """One collective over a flat array that is not empty; its result, flat, and the next token."""
-    result = step(_tied(flat, token))
-    return result, _token_after(flatten(result), token)
+    """One collective over a flat array that is not empty; its result, and the next token."""
+    (tied,) = _tied([flat], token)
+    result = step(tied)
+    return result, _token_after([flatten(result)], token)
+
+
+def in_own_shapes(arrays: Sequence[jax.Array], token: jax.Array, step: Step) -> tuple[list[jax.Array], jax.Array]:
+    """A collective over each array, after the token; the results, and the token after all of them. Empty arrays send nothing."""
+    sent = [x for x in arrays if x.size]
+    if not sent:
+        return [_empty(x, step) for x in arrays], token
+    results = [step(x) for x in _tied(sent, token)]
+    token = _token_after(results, token)
+    remaining = iter(results)
+    return [next(remaining) if x.size else _empty(x, step) for x in arrays], token
+
+
+def _empty(x: jax.Array, step: Step) -> jax.Array:
+    like = jax.eval_shape(step, x)
+    return lax.full(like.shape, 0, like.dtype)
 
 
 def elementwise(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
     """As `in_order`, for a step that computes each element of its result from the same element of its operand on all replicas."""
-    unsplit = partial(in_order, step=step)
-    if flat.size * flat.dtype.itemsize <= _WHOLE_BYTES:
-        return unsplit(flat, token)
-    result_and_token: tuple[jax.Array, jax.Array] = lax.platform_dependent(flat, token, cpu=partial(_by_parts, step=step), default=unsplit)
-    return result_and_token
+    large = flat.size * flat.dtype.itemsize > _WHOLE_BYTES
+    return _by_parts(flat, token, step) if large else in_order(flat, token, step)
 
 
 def _by_parts(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
@@ -140,9 +160,7 @@ def place_in_group(groups: IndexGroups) -> jax.Array:
 
 
 def to_bits(x: jax.Array) -> jax.Array:
-    """The bits of the elements, as unsigned integers; real parts before imaginary ones."""
-    if jax.numpy.issubdtype(x.dtype, np.complexfloating):
-        return lax.concatenate([to_bits(lax.real(x)), to_bits(lax.imag(x))], 0)
+    """The bits of the elements, which are not complex, as unsigned integers."""
     if x.dtype == np.bool_:
         return lax.convert_element_type(x, np.uint8)
     return lax.bitcast_convert_type(x, np.dtype(f"uint{8 * x.dtype.itemsize}"))
@@ -150,10 +168,6 @@ def to_bits(x: jax.Array) -> jax.Array:
 
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
     """The array whose bits `to_bits` gave."""
-    if jax.numpy.issubdtype(dtype, np.complexfloating):
-        half = bits.shape[0] // 2
-        part = np.dtype(f"float{4 * dtype.itemsize}")
-        return lax.complex(from_bits(bits[:half], part), from_bits(bits[half:], part))
     if dtype == np.bool_:
         return bits != 0
     return lax.bitcast_convert_type(bits, dtype)

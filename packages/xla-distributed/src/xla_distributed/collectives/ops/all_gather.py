@@ -11,8 +11,9 @@ from jax import lax
 
 from xla_core.abi.collectives import Groups
 from xla_core.abi.operators import REPLICA_AXIS, Context
+from xla_distributed.collectives import tiles
 from xla_distributed.collectives.definition import GROUPS, Results, Tensors, define, resized
-from xla_distributed.collectives.lowering import Ints, in_order, index_groups, join, together
+from xla_distributed.collectives.lowering import Ints, in_order, in_own_shapes, index_groups, join, together
 from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.threads import gathered
 
@@ -39,7 +40,12 @@ def _lower(
             start += x.size
         return outputs, token
 
-    results, token = together(inputs, token, step)
+    def whole(x: jax.Array) -> jax.Array:
+        if tiles.by_tiles(context, x, x.size):
+            return tiles.gathered(x, count, groups)
+        return lax.all_gather(x, REPLICA_AXIS, axis_index_groups=groups, axis=dim, tiled=True)  # type: ignore[no-any-return]
+
+    results, token = together(inputs, token, step) if context.platform == "cpu" else in_own_shapes(inputs, token, whole)
     return [*results, token]
 
 

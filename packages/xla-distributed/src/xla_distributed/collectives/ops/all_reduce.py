@@ -11,7 +11,7 @@ import torch
 from xla_core.abi.collectives import Groups, ReduceOp
 from xla_core.abi.operators import Context
 from xla_distributed.collectives.definition import GROUPS, Tensors, define, shapes_of_inputs
-from xla_distributed.collectives.lowering import Ints, elementwise, index_groups, join, split_as, together
+from xla_distributed.collectives.lowering import Ints, elementwise, in_own_shapes, index_groups, join, split_as, together
 from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.reductions import reduced, reduced_among_threads, scaled
 from xla_distributed.collectives.threads import gathered
@@ -22,15 +22,18 @@ def _lower(
 ) -> list[jax.Array]:
     groups = index_groups(members, sizes)
 
+    def total(x: jax.Array) -> jax.Array:
+        return scaled(reduced(x, ReduceOp(reduction), groups), scale)
+
     def step(tensors: Sequence[jax.Array], token: jax.Array) -> Any:
         flat = join(tensors)
         # Nothing to make a token of; shapes are the same everywhere, so no replica sends.
         if not flat.size:
             return tensors, token
-        result, token = elementwise(flat, token, lambda x: scaled(reduced(x, ReduceOp(reduction), groups), scale))
+        result, token = elementwise(flat, token, total)
         return split_as(result, tensors), token
 
-    results, token = together(inputs, token, step)
+    results, token = together(inputs, token, step) if context.platform == "cpu" else in_own_shapes(inputs, token, total)
     return [*results, token]
 
 

@@ -11,7 +11,7 @@ from jax import lax
 from xla_core.abi.collectives import Groups
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.definition import GROUPS, define, resized
-from xla_distributed.collectives.lowering import Ints, flatten, in_order, index_groups
+from xla_distributed.collectives.lowering import Ints, in_own_shapes, index_groups
 from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.threads import gathered
 
@@ -26,13 +26,12 @@ def _lower(
     if not value.size:
         return [lax.full(context.shape, 0, value.dtype), token]
 
-    def step(flat: jax.Array) -> jax.Array:
-        shaped = lax.reshape(flat, value.shape)
+    def step(x: jax.Array) -> jax.Array:
         groups = index_groups(members, sizes)
-        exchanged: jax.Array = lax.all_to_all(shaped, REPLICA_AXIS, split_dim, concat_dim, axis_index_groups=groups, tiled=True)
+        exchanged: jax.Array = lax.all_to_all(x, REPLICA_AXIS, split_dim, concat_dim, axis_index_groups=groups, tiled=True)
         return exchanged
 
-    result, token = in_order(flatten(value), token, step)
+    (result,), token = in_own_shapes([value], token, step)
     return [result, token]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax import lax
 
@@ -17,6 +18,7 @@ from xla_distributed.collectives.lowering import (
     Ints,
     elementwise,
     from_bits,
+    in_own_shapes,
     index_groups,
     join,
     place_in_group,
@@ -32,21 +34,22 @@ def _lower(context: Context, inputs: list[jax.Array], token: jax.Array, position
     groups = index_groups(members, sizes)
     is_root = place_in_group(groups) == position
 
+    def of_root(x: jax.Array) -> jax.Array:
+        if jax.numpy.issubdtype(x.dtype, np.complexfloating):
+            return lax.complex(of_root(lax.real(x)), of_root(lax.imag(x)))
+        # As integers: a sum with zeros keeps every bit, of NaN and -0.0 too.
+        bits = to_bits(x)
+        root_bits = lax.select(lax.broadcast(is_root, bits.shape), bits, lax.full_like(bits, 0))
+        return from_bits(lax.psum(root_bits, REPLICA_AXIS, axis_index_groups=groups), x.dtype)
+
     def step(tensors: Sequence[jax.Array], token: jax.Array) -> Any:
         flat = join(tensors)
         if not flat.size:
             return tensors, token
-
-        def bits_of_root(x: jax.Array) -> jax.Array:
-            # As integers: a sum with zeros keeps every bit, of NaN and -0.0 too.
-            bits = to_bits(x)
-            root_bits = lax.select(lax.broadcast(is_root, bits.shape), bits, lax.full_like(bits, 0))
-            return from_bits(lax.psum(root_bits, REPLICA_AXIS, axis_index_groups=groups), x.dtype)
-
-        result, token = elementwise(flat, token, bits_of_root)
+        result, token = elementwise(flat, token, of_root)
         return split_as(result, tensors), token
 
-    results, token = together(inputs, token, step)
+    results, token = together(inputs, token, step) if context.platform == "cpu" else in_own_shapes(inputs, token, of_root)
     return [*results, token]
 
 

@@ -10,7 +10,7 @@ from jax import lax
 
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.definition import define, shape_of_input
-from xla_distributed.collectives.lowering import Ints, flatten, in_order
+from xla_distributed.collectives.lowering import Ints, in_own_shapes
 from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.threads import gathered
 
@@ -19,8 +19,8 @@ def _lower(context: Context, value: jax.Array, token: jax.Array, pairs: Ints) ->
     if not value.size or not pairs:
         return [lax.full_like(value, 0), token]
     routes = list(zip(pairs[::2], pairs[1::2], strict=True))
-    result, token = in_order(flatten(value), token, lambda flat: lax.ppermute(flat, REPLICA_AXIS, routes))
-    return [lax.reshape(result, value.shape), token]
+    (result,), token = in_own_shapes([value], token, lambda x: lax.ppermute(x, REPLICA_AXIS, routes))
+    return [result, token]
 
 
 def _among_threads(name: str, value: torch.Tensor, pairs: Sequence[int]) -> torch.Tensor:

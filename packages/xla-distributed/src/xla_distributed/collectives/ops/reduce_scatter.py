@@ -12,8 +12,9 @@ from jax import lax
 
 from xla_core.abi.collectives import Groups, ReduceOp
 from xla_core.abi.operators import REPLICA_AXIS, Context
+from xla_distributed.collectives import tiles
 from xla_distributed.collectives.definition import GROUPS, Results, Tensors, define, resized
-from xla_distributed.collectives.lowering import IndexGroups, Ints, flatten, in_order, index_groups, place_in_group, together
+from xla_distributed.collectives.lowering import IndexGroups, Ints, flatten, in_order, in_own_shapes, index_groups, place_in_group, together
 from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.reductions import reduced, reduced_among_threads, scaled
 from xla_distributed.collectives.threads import gathered
@@ -44,17 +45,30 @@ def _lower(
         if not joined.size:
             return [lax.full(shape, 0, joined.dtype) for shape in shapes], token
         flat, width = flatten(joined), joined.shape[1]
-        own_part, token = in_order(flat, token, lambda x: _scattered(x, ReduceOp(reduction), count, width, groups))
+        kept, token = in_order(flat, token, lambda x: _scattered(x, ReduceOp(reduction), count, width, groups))
         outputs, start = [], 0
         for shape in shapes:
             size = int(np.prod(shape))
-            outputs.append(lax.reshape(lax.slice(own_part, (start,), (start + size,)), shape))
+            outputs.append(lax.reshape(lax.slice(kept, (start,), (start + size,)), shape))
             start += size
         # After the cut: each replica scales only what it keeps.
         return [scaled(x, scale) for x in outputs], token
 
-    results, token = together(inputs, token, step)
+    def own_part(x: jax.Array) -> jax.Array:
+        return scaled(_own_part(context, x, ReduceOp(reduction), count, dim, groups), scale)
+
+    results, token = together(inputs, token, step) if context.platform == "cpu" else in_own_shapes(inputs, token, own_part)
     return [*results, token]
+
+
+def _own_part(context: Context, x: jax.Array, op: ReduceOp, count: int, dim: int, groups: IndexGroups) -> jax.Array:
+    """This member's part of the reduction, along a dimension."""
+    size = x.shape[dim] // count
+    if op is ReduceOp.SUM and x.dtype != np.bool_:
+        if tiles.by_tiles(context, x, size):
+            return tiles.scattered(x, count, groups)
+        return lax.psum_scatter(x, REPLICA_AXIS, scatter_dimension=dim, axis_index_groups=groups, tiled=True)  # type: ignore[no-any-return]
+    return lax.dynamic_slice_in_dim(reduced(x, op, groups), place_in_group(groups) * size, size, dim)
 
 
 def _rows(x: jax.Array, dim: int, count: int) -> jax.Array:
