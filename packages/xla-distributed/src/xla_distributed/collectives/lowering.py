@@ -47,9 +47,10 @@ def _masked(x: jax.Array, token: jax.Array) -> jax.Array:
     return from_bits(lax.bitwise_xor(bits, mask), x.dtype)
 
 
-def _tied(arrays: Sequence[jax.Array], token: jax.Array) -> list[jax.Array]:
+def _tied(x: jax.Array, token: jax.Array) -> jax.Array:
     """The same values, opaque to XLA and available only after the token."""
-    return list(lax.optimization_barrier(tuple(_masked(x, token) for x in arrays)))
+    tied: jax.Array = lax.optimization_barrier(_masked(x, token))
+    return tied
 
 
 def _token_after(results: Sequence[jax.Array], token: jax.Array) -> jax.Array:
@@ -70,20 +71,18 @@ Step = Callable[[jax.Array], jax.Array]
 
 def in_order(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
     """One collective over a flat array that is not empty; its result, and the next token."""
-    (tied,) = _tied([flat], token)
-    result = step(tied)
+    result = step(_tied(flat, token))
     return result, _token_after([flatten(result)], token)
 
 
 def in_own_shapes(arrays: Sequence[jax.Array], token: jax.Array, step: Step) -> tuple[list[jax.Array], jax.Array]:
-    """A collective over each array, after the token; the results, and the token after all of them. Empty arrays send nothing."""
-    sent = [x for x in arrays if x.size]
-    if not sent:
-        return [_empty(x, step) for x in arrays], token
-    results = [step(x) for x in _tied(sent, token)]
-    token = _token_after(results, token)
-    remaining = iter(results)
-    return [next(remaining) if x.size else _empty(x, step) for x in arrays], token
+    """A collective over each array, after the token; the results, and the token after all of them. Empty arrays send nothing.
+
+    Among themselves they have no order: XLA may put them together, or send one while another is computed.
+    """
+    results = [step(_tied(x, token)) if x.size else _empty(x, step) for x in arrays]
+    sent = [result for result, x in zip(results, arrays, strict=True) if x.size]
+    return results, _token_after(sent, token) if sent else token
 
 
 def _empty(x: jax.Array, step: Step) -> jax.Array:

@@ -13,7 +13,7 @@ from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.lowering import IndexGroups
 
 _LANES, _TILE_BYTES = 128, 4096
-_WORTH = 8  # so many tiles: a smaller part is sent in no time, padding or not
+_WORTH = 32  # so many tiles: the padding of a smaller part would cost more than a few percent
 
 
 def by_tiles(context: Context, x: jax.Array, size: int) -> bool:

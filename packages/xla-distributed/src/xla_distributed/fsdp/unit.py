@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from xla_distributed.fsdp.sharding import ParameterSharding
 @dataclass(frozen=True, slots=True)
 class FsdpCollectives:
     """How a wrapper gathers and reduces. listed: the group as users give it, `group` as it was found; compute_dtype: of gathered
-    parameters, None: their own; wide: gradients are reduced in float32; together: one collective for each dtype."""
+    parameters, None: their own; wide: gradients are reduced in float32; together: all that are there at once, in one collective or in as
+    few as the compiler makes of them."""
 
     listed: ReplicaGroups
     group: Groups
@@ -34,6 +36,14 @@ class FsdpCollectives:
             gathered: list[torch.Tensor] = xm.all_gather(list(shards), 0, self.listed, pin_layout=False)
             return gathered
         return [xm.all_gather(shard, 0, self.listed, pin_layout=self.pin_layout) for shard in shards]
+
+    def scatter(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """This member's parts of the means of the tensors over the group, along dimension 0."""
+        count = self.group.size
+        if self.together and tensors:
+            parts: list[torch.Tensor] = xm.reduce_scatter("sum", list(tensors), 1.0 / count, 0, count, self.listed, pin_layout=False)
+            return parts
+        return [xm.reduce_scatter("sum", tensor, 1.0 / count, 0, count, self.listed, pin_layout=self.pin_layout) for tensor in tensors]
 
 
 @dataclass(eq=False)
@@ -109,22 +119,28 @@ class FsdpUnit:
             for owner, name in record.places:
                 hide(owner, name)
 
-    def reduce(self, record: ShardedParameter, gradient: torch.Tensor) -> torch.Tensor | None:
-        """This replica's shard of the mean gradient; None if it goes to `.grad` later."""
+    def reduce(self, records: Sequence[ShardedParameter], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """This replica's shards of the mean gradients; None for those that go to `.grad` later."""
+        summed = [self._summed(record, gradient) for record, gradient in zip(records, gradients, strict=True)]
+        if not self.synchronizes:
+            for record, gradient in zip(records, summed, strict=True):
+                record.accumulated = gradient
+            return [None] * len(records)
+        padded = [record.sharding.padded(gradient) for record, gradient in zip(records, summed, strict=True)]
+        if self.buckets is not None:
+            for record, whole in zip(records, padded, strict=True):
+                self.buckets(whole, partial(_add_mean, record.parameter, self.collectives.group.size))
+            return [None] * len(records)
+        shards = self.collectives.scatter(padded)
+        return [shard.to(record.parameter.dtype) for record, shard in zip(records, shards, strict=True)]
+
+    def _summed(self, record: ShardedParameter, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient and what was added up before, whole."""
         if self.collectives.wide:
             gradient = gradient.float()
         if record.accumulated is not None:
             gradient, record.accumulated = gradient + record.accumulated, None
-        if not self.synchronizes:
-            record.accumulated = gradient
-            return None
-        count = self.collectives.group.size
-        padded = record.sharding.padded(gradient)
-        if self.buckets is not None:
-            self.buckets(padded, lambda shard: _add_gradient(record.parameter, shard / count))
-            return None
-        shard = xm.reduce_scatter("sum", padded, 1.0 / count, 0, count, self.collectives.listed, pin_layout=self.collectives.pin_layout)
-        return shard.to(record.parameter.dtype)  # type: ignore[no-any-return]
+        return gradient
 
     def flush(self) -> None:
         """Reduce the gradients that wait in buckets."""
@@ -136,9 +152,14 @@ class FsdpUnit:
         for record in self.sharded if self.synchronizes else ():
             if record.accumulated is not None:
                 gradient, record.accumulated = record.accumulated, None
-                shard = self.reduce(record, gradient)
+                (shard,) = self.reduce([record], [gradient])
                 if shard is not None:
                     _add_gradient(record.parameter, shard)
+
+
+def _add_mean(parameter: nn.Parameter, count: int, shard: torch.Tensor) -> None:
+    """Add this replica's shard of a sum over so many replicas, as their mean."""
+    _add_gradient(parameter, shard / count)
 
 
 def _add_gradient(parameter: nn.Parameter, shard: torch.Tensor) -> None:
@@ -164,12 +185,14 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         """This replica's shards of the gradients' mean over the group."""
+        given = zip(ctx.records, gradients, strict=True)
+        places = [place for place, (record, gradient) in enumerate(given) if gradient is not None and record.parameter.requires_grad]
+        shards: list[torch.Tensor | None] = [None] * len(ctx.records)
         with torch.no_grad():
-            shard_gradients = [
-                None if gradient is None or not record.parameter.requires_grad else ctx.unit.reduce(record, gradient)
-                for record, gradient in zip(ctx.records, gradients, strict=True)
-            ]
-        return None, None, None, *shard_gradients
+            reduced = ctx.unit.reduce([ctx.records[place] for place in places], [gradients[place] for place in places])
+        for place, shard in zip(places, reduced, strict=True):
+            shards[place] = shard
+        return None, None, None, *shards
 
 
 def owned(module: nn.Module, wrapper: type[nn.Module], path: str = "") -> Iterator[tuple[str, nn.Module]]:

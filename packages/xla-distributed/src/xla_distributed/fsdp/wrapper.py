@@ -132,9 +132,9 @@ class XlaFullyShardedDataParallel(Delegating):
         self._move_buffers(module, device, compute_dtype if buffer_dtype is None else buffer_dtype)
         lists = _flat_lists(module) if flatten_parameters else []
         self._fsdp_wrapped_module = XlaFlattenParamsWrapper(module, lists, auto_unflatten_state_dict=False)
-        collectives = FsdpCollectives(
-            sharding_groups, group, pin_layout_in_collective_ops, compute_dtype, fp32_reduce_scatter, coalesce_all_gather_ops
-        )
+        # The compilers for accelerators put collectives together without a copy; on CPU that is the user's choice.
+        together = coalesce_all_gather_ops or xm.xla_device_hw(device) != "CPU"
+        collectives = FsdpCollectives(sharding_groups, group, pin_layout_in_collective_ops, compute_dtype, fp32_reduce_scatter, together)
         self._unit = FsdpUnit(self._shard(group, device), collectives)
         self._fsdp_wrapped_module.hide_views()
         hide_inside(self, _INSIDE)
