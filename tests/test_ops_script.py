@@ -132,7 +132,8 @@ def test_the_page_of_targets_counts_and_says_why(monkeypatch: pytest.MonkeyPatch
 
     why = ("refused when recorded", "Error: aten.mul at /a/b.py:3: no | here")
     rows = [row("add", "float32"), row("mul", "float32", *why), row("mul", "int64", *why), row("sub", "int64", samples=0)]
-    rows += [row("chalf", "int64", *why), row("nonzero", "int64", "needs data")]
+    rows += [row("chalf", "int64", *why), row("nonzero", "int64", "needs data", "Error: its shape depends on data, and")]
+    rows += [row("eig", "float32", "runs on the host", "aten::linalg_eig, aten::other")]
     content = {
         "date": "2026-11-27",
         "versions": {"torch": "2.13.0"},
@@ -142,9 +143,14 @@ def test_the_page_of_targets_counts_and_says_why(monkeypatch: pytest.MonkeyPatch
     }
     page = targets_page.markdown(content)
     assert "on 2026-11-27, with torch 2.13.0." in page and "2 samples of it" in page
-    assert "| v5e | float32 | 2 | 1 (50.00 %) | 0 | 0 | 1 | 0 | 0 | 0 |" in page
-    assert "| v5e | all | 5 | 1 (20.00 %) | 1 | 0 | 3 | 0 | 0 | 0 |" in page, "an entry without samples does not count"
-    assert "For v5e, 20.00 % of 5 compile: 33.33 % of 3 that need no data" in page
+    assert "| v5e | float32 | 3 | 1 (33.33 %) | 0 | 1 | 1 | 0 | 0 | 0 |" in page
+    assert "| v5e | all | 6 | 1 (16.67 %) | 1 | 1 | 3 | 0 | 0 | 0 |" in page, "an entry without samples does not count"
+    assert "For v5e, 16.67 % of 6 compile: 25.00 % of 4 that need no data" in page
+    assert "| `nonzero` | int64 | needs data | the shape of a result |" in page
+    assert (
+        "| `eig` | float32 | runs on the host | `aten::linalg_eig`: JAX has no eigenvalues" in page
+        and "`aten::other`: no lowering |" in page
+    )
     assert "| `mul` | float32 int64 | refused when recorded | Error: aten.mul: no \\| here |" in page
 
 
