@@ -72,7 +72,7 @@ class Worker:
 
 
 def _lost(outcome: Outcome, detail: str) -> dict[str, Any]:
-    return {"seconds": 0.0, "found": {"any": {"forward": Result(outcome, 0, detail).as_json()}}}
+    return {"seconds": 0.0, "found": {"any": {"forward": Result(outcome, detail=detail).as_json()}}}
 
 
 def run(

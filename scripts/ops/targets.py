@@ -49,9 +49,8 @@ def lost(answer: dict[str, Any]) -> Row | None:
     """What became of a task whose process ended or was stopped; None if it answered."""
     if isinstance(answer["found"], list):
         return None
-    detail = answer["found"]["any"]["forward"]["detail"]
-    found = Found.TIMEOUT if "no result" in detail else Found.CRASH
-    return {"found": found.value, "detail": detail, "samples": 1, "programs": 0}
+    result = answer["found"]["any"]["forward"]
+    return {"found": Found(result["outcome"]).value, "detail": result["detail"], "samples": 1, "programs": 0, "seconds": 0.0}
 
 
 def compile_all(chosen: list[Task], target: str, plan: Plan, rows: list[Row], done: Callable[[], None]) -> None:

@@ -14,8 +14,8 @@ def check(graph: Graph, platform: str) -> None:
     """
     for slot, aval in enumerate(graph.parts.avals):
         entry = graph.entries[graph.parts.makers[slot]]
-        operator = entry[0].target if type(entry) is tuple else ""
-        limit = limit_of(platform, operator, (), () if aval is None else (aval.dtype,))
+        operator, named = (entry[0].target, entry[0].named_dtypes()) if type(entry) is tuple else ("", ())
+        limit = limit_of(platform, operator, named, () if aval is None else (aval.dtype,))
         if limit is not None:
             raise _refusal(graph, slot, f"{operator if aval is None else aval}", platform, limit)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import torch
 
 from xla_core.engine.graph.aval import Aval
 from xla_core.ops.checks import Check
@@ -102,6 +103,10 @@ class Signature:
         context = Context(out, seed, checks, program.platform, program.mesh, program.model)
         result = self.lower(context, *args, **kwargs)
         return list(result) if isinstance(result, (tuple, list)) else [result]
+
+    def named_dtypes(self) -> set[torch.dtype]:
+        """The dtypes among the constant arguments: in `sum(x, dtype=torch.float64)` the sum is computed in it."""
+        return {arg for arg in (*self.args, *self.kwargs.values()) if isinstance(arg, torch.dtype)}
 
     def text(self) -> str:
         """The same text in every process for the same operation (part of the on-disk key)."""

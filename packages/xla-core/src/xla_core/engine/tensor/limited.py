@@ -55,7 +55,7 @@ def with_check_of_dtype(name: str, handler: Handler) -> Handler:
 
 def _limit(platform: str, signature: Signature, operands: set[torch.dtype]) -> Limit | None:
     results = {aval.dtype for aval in (*signature.inferred, *signature.outs) if aval is not None}
-    return limit_of(platform, signature.target, operands, results)
+    return limit_of(platform, signature.target, operands | signature.named_dtypes(), results)
 
 
 def _refusal(name: str, limit: Limit) -> UnsupportedOperationError:
