@@ -14,7 +14,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xla_debug.plan.hardware import KERNEL_SHARE, KERNEL_STEP_CYCLES, SPEEDS
-from xla_debug.plan.kernels import KernelWork, Product, kernel_seconds, kernel_work
+from xla_debug.plan.kernel_code import kernel_work
+from xla_debug.plan.kernels import KernelWork, Product, kernel_seconds
 
 V6E = SPEEDS["TPU v6 lite"]
 

@@ -54,8 +54,7 @@ def of_module(
     held = memory(program)
     return ProgramPlan(
         **known,
-        **sums.fields(),
-        **memory_of,
+        **{**sums.fields(), **memory_of},
         buffers=[_buffer(item.instruction, item.nbytes, program, made_by) for item in held.largest[:_MOST_BUFFERS] if item.nbytes],
         schedule=_thinned(held.temporaries),
     )

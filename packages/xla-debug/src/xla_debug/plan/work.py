@@ -12,7 +12,8 @@ from xla_debug.plan.accesses import accessed
 from xla_debug.plan.constants import constant_of
 from xla_debug.plan.exchanges import Exchange, exchange_at
 from xla_debug.plan.hlo import Array, Computation, Instruction, Program, signed
-from xla_debug.plan.kernels import KernelWork, kernel_work
+from xla_debug.plan.kernel_code import kernel_work
+from xla_debug.plan.kernels import KernelWork
 from xla_debug.plan.loops import trips
 from xla_debug.profiling.wire_format import Message
 
