@@ -43,12 +43,15 @@ class MosaicError(Exception):
 
 @contextmanager
 def mosaic_module(content: bytes) -> Iterator[Any]:
-    """A Pallas kernel's module for TPUs, from the bytes in its custom call. Raises `MosaicError` for others.
+    """A Pallas kernel's module for TPUs, from the bytes in its custom call. Raises `MosaicError` for others, and where jax has no reader.
 
     jax has the reader of MLIR in public, but not the types of TPUs' memory.
     """
-    from jax._src.lib import tpu  # type: ignore[attr-defined]
-    from jax.extend.mlir import ir
+    try:
+        from jax._src.lib import tpu  # type: ignore[attr-defined]
+        from jax.extend.mlir import ir
+    except ImportError as error:
+        raise MosaicError(f"this jax cannot read kernels for TPUs: {error}") from error
 
     with ir.Context() as context:
         tpu.register_dialect(context)

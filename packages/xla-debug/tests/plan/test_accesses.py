@@ -1,4 +1,4 @@
-"""Bytes that programs read and write, and constants behind their operands, beside what they must be."""
+"""Bytes that programs read, write and hold, and constants behind their operands, beside what they must be."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jax import lax
 
 from xla_debug.plan.constants import constant_of
 from xla_debug.plan.hlo import Program
+from xla_debug.plan.liveness import memory
 from xla_debug.plan.work import steps
 from xla_debug.profiling.wire_format import number_field, text_field
 
@@ -89,3 +90,31 @@ def test_a_constant_is_found_through_a_loop_and_what_changes_is_none() -> None:
         assert np.array_equal(constant_of(program, kept), expected)  # type: ignore[arg-type]
     assert constant_of(program, 13) is None, "a turn changes it"
     assert constant_of(program, 22) is None and constant_of(program, 99) is None
+
+
+def test_what_goes_through_a_loop_beside_a_result_is_held_and_no_result() -> None:
+    table, pair = shape_of(2, 3), number_field(2, TUPLE) + 2 * text_field(4, shape_of(2, 3))
+    body = computation(
+        1,
+        14,
+        op(11, "parameter", pair),
+        op(12, "get-tuple-element", table, 11, more=number_field(13, 0)),
+        op(13, "get-tuple-element", table, 11, more=number_field(13, 1)),
+        op(14, "tuple", pair, 12, 13),
+    )
+    entry = computation(
+        2,
+        29,
+        op(21, "parameter", table),
+        op(22, "negate", table, 21),  # becomes the result
+        op(23, "negate", table, 21),  # is read after the loop
+        op(24, "tuple", pair, 22, 23),
+        op(25, "while", pair, 24, called=(1,)),
+        op(26, "get-tuple-element", table, 25, more=number_field(13, 0)),
+        op(27, "get-tuple-element", table, 25, more=number_field(13, 1)),
+        op(28, "negate", table, 27),
+        op(29, "tuple", pair, 26, 28),
+    )
+    held = memory(Program(body + entry + number_field(6, 2)))
+    assert {buffer.instruction.id: buffer.nbytes for buffer in held.largest if buffer.nbytes} == {23: 24}
+    assert held.temporaries == (0, 0, 24, 24, 24, 24, 24, 24, 0)

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from xla_debug.plan.hlo import Computation, Instruction, Program
 
+_TUPLE_INDEX = 13  # field of `HloInstructionProto` in `xla/service/hlo.proto` of openxla/xla
 # Results that are names for others' memory, or are part of the code.
 _NAMES = {"constant", "tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "domain", "after-all", "parameter"}
 
@@ -50,15 +51,13 @@ def _along(held: Iterable[Held], length: int) -> list[int]:
 
 def _held(program: Program, computation: Computation) -> Iterable[Held]:
     positions = {op.id: position for position, op in enumerate(computation.instructions)}
-    # Whose memory a name stands for.
-    owners: dict[int, set[int]] = {}
+    owners = _owners(computation)
     last: dict[int, int] = {}
     for position, op in enumerate(computation.instructions):
-        used = set().union(*(owners.get(number, {number}) for number in op.operands)) if op.operands else set()
-        for owner in used:
-            last[owner] = position
-        named = op.opcode in _NAMES or op.opcode.endswith("-done") or op.opcode == "while"
-        owners[op.id] = used if named else {op.id}
+        named = _is_name(op)
+        for number in op.operands:
+            for owner in () if named and op.opcode != "while" else owners.get(number, {number}):
+                last[owner] = position
     results = owners.get(computation.root, set())
     for op in computation.instructions:
         if owners[op.id] != {op.id} or op.id in results:
@@ -68,6 +67,26 @@ def _held(program: Program, computation: Computation) -> Iterable[Held]:
         if op.opcode in ("while", "conditional", "call"):
             inside = max((_most(program, program.computations[called]) for called in op.called), default=0)
             yield Held(op, inside, positions[op.id], positions[op.id])
+
+
+def _owners(computation: Computation) -> dict[int, set[int]]:
+    """Whose memory each instruction's result is, by its id. An element of a tuple is its own, whatever loops the tuple went through."""
+    owners: dict[int, set[int]] = {}
+    parts: dict[int, list[set[int]]] = {}
+    for op in computation.instructions:
+        given = [owners.get(number, {number}) for number in op.operands]
+        owners[op.id] = set().union(*given) if _is_name(op) else {op.id}
+        if op.opcode == "tuple":
+            parts[op.id] = given
+        elif op.opcode in ("while", "opt-barrier") and op.operands[0] in parts:
+            parts[op.id] = parts[op.operands[0]]
+        elif op.opcode == "get-tuple-element" and op.operands[0] in parts:
+            owners[op.id] = parts[op.operands[0]][op.message.number(_TUPLE_INDEX)]
+    return owners
+
+
+def _is_name(op: Instruction) -> bool:
+    return op.opcode in _NAMES or op.opcode.endswith("-done") or op.opcode == "while"
 
 
 def _most(program: Program, computation: Computation) -> int:
