@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import handmade_hlo
 import jax
 import jax.numpy as jnp
 import numpy as np
+from handmade_hlo import computation, element, op
 from jax import lax
 
 from xla_debug.plan.constants import constant_of
 from xla_debug.plan.hlo import Program
 from xla_debug.plan.liveness import memory
 from xla_debug.plan.work import steps
-from xla_debug.profiling.wire_format import number_field, text_field
 
 LAYERS, SIZE = 50, 128
 LAYER = SIZE * SIZE * 4
@@ -46,45 +47,31 @@ def test_a_turn_of_a_loop_writes_its_own_slice() -> None:
     assert LAYERS * 3 * LAYER <= total < LAYERS * 12 * LAYER
 
 
-S32, TUPLE = 4, 13
-
-
-def shape_of(*dims: int) -> bytes:
-    return number_field(2, S32) + b"".join(number_field(3, size) for size in dims)
-
-
-def op(number: int, opcode: str, shape: bytes, *operands: int, called: tuple[int, ...] = (), more: bytes = b"") -> bytes:
-    numbers = [number_field(35, number), *[number_field(36, each) for each in operands], *[number_field(38, each) for each in called]]
-    return text_field(2, text_field(1, b"x") + text_field(2, opcode.encode()) + text_field(3, shape) + b"".join(numbers) + more)
-
-
-def computation(number: int, root: int, *ops: bytes) -> bytes:
-    return text_field(3, b"".join(ops) + number_field(5, number) + number_field(6, root))
+TABLE = handmade_hlo.array(2, 3)
+PAIR = handmade_hlo.tuple_of(TABLE, TABLE)
 
 
 def test_a_constant_is_found_through_a_loop_and_what_changes_is_none() -> None:
-    table, pair = shape_of(2, 3), number_field(2, TUPLE) + 2 * text_field(4, shape_of(2, 3))
-    literal = text_field(8, b"".join(number_field(4, value) for value in (0, 1, 2, 3, 0, 1)))
     body = computation(
         1,
         16,
-        op(11, "parameter", pair),
-        op(12, "get-tuple-element", table, 11, more=number_field(13, 0)),
-        op(13, "get-tuple-element", table, 11, more=number_field(13, 1)),
-        op(14, "copy", table, 12),
-        op(15, "negate", table, 13),
-        op(16, "tuple", pair, 14, 15),
+        op(11, "parameter", PAIR),
+        op(12, "get-tuple-element", TABLE, 11, more=element(0)),
+        op(13, "get-tuple-element", TABLE, 11, more=element(1)),
+        op(14, "copy", TABLE, 12),
+        op(15, "negate", TABLE, 13),
+        op(16, "tuple", PAIR, 14, 15),
     )
     entry = computation(
         2,
         24,
-        op(21, "constant", table, more=literal),
-        op(22, "parameter", table),
-        op(23, "tuple", pair, 21, 21),
-        op(24, "while", pair, 23, called=(1,)),
-        op(25, "get-tuple-element", table, 23, more=number_field(13, 1)),
+        op(21, "constant", TABLE, more=handmade_hlo.integers(0, 1, 2, 3, 0, 1)),
+        op(22, "parameter", TABLE),
+        op(23, "tuple", PAIR, 21, 21),
+        op(24, "while", PAIR, 23, called=(1,)),
+        op(25, "get-tuple-element", TABLE, 23, more=element(1)),
     )
-    program = Program(body + entry + number_field(6, 2))
+    program = Program(handmade_hlo.module(2, body, entry))
     expected = np.array([[0, 1, 2], [3, 0, 1]])
     for kept in (12, 14, 21, 25):
         assert np.array_equal(constant_of(program, kept), expected)  # type: ignore[arg-type]
@@ -93,28 +80,27 @@ def test_a_constant_is_found_through_a_loop_and_what_changes_is_none() -> None:
 
 
 def test_what_goes_through_a_loop_beside_a_result_is_held_and_no_result() -> None:
-    table, pair = shape_of(2, 3), number_field(2, TUPLE) + 2 * text_field(4, shape_of(2, 3))
     body = computation(
         1,
         14,
-        op(11, "parameter", pair),
-        op(12, "get-tuple-element", table, 11, more=number_field(13, 0)),
-        op(13, "get-tuple-element", table, 11, more=number_field(13, 1)),
-        op(14, "tuple", pair, 12, 13),
+        op(11, "parameter", PAIR),
+        op(12, "get-tuple-element", TABLE, 11, more=element(0)),
+        op(13, "get-tuple-element", TABLE, 11, more=element(1)),
+        op(14, "tuple", PAIR, 12, 13),
     )
     entry = computation(
         2,
         29,
-        op(21, "parameter", table),
-        op(22, "negate", table, 21),  # becomes the result
-        op(23, "negate", table, 21),  # is read after the loop
-        op(24, "tuple", pair, 22, 23),
-        op(25, "while", pair, 24, called=(1,)),
-        op(26, "get-tuple-element", table, 25, more=number_field(13, 0)),
-        op(27, "get-tuple-element", table, 25, more=number_field(13, 1)),
-        op(28, "negate", table, 27),
-        op(29, "tuple", pair, 26, 28),
+        op(21, "parameter", TABLE),
+        op(22, "negate", TABLE, 21),  # becomes a result
+        op(23, "negate", TABLE, 21),  # is read after the loop
+        op(24, "tuple", PAIR, 22, 23),
+        op(25, "while", PAIR, 24, called=(1,)),
+        op(26, "get-tuple-element", TABLE, 25, more=element(0)),
+        op(27, "get-tuple-element", TABLE, 25, more=element(1)),
+        op(28, "negate", TABLE, 27),
+        op(29, "tuple", PAIR, 26, 28),
     )
-    held = memory(Program(body + entry + number_field(6, 2)))
+    held = memory(Program(handmade_hlo.module(2, body, entry)))
     assert {buffer.instruction.id: buffer.nbytes for buffer in held.largest if buffer.nbytes} == {23: 24}
     assert held.temporaries == (0, 0, 24, 24, 24, 24, 24, 24, 0)
