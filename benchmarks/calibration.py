@@ -140,9 +140,11 @@ def compiled_in(cache: Path, name: str, case: Case, by: str, options: list[str],
     """The program of a case, cached or compiled in a process of its own, and its facts. Raises `click.ClickException` if it fails."""
     folder = folder_of(cache, case, by)
     if not (folder / "facts.json").is_file():
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=console) as progress:
-            progress.add_task(f"compiling {name} for {case.target}, {by}")
+        what = f"compiling {name} for {case.target}, {by}"
+        if not console.is_terminal:
+            console.print(what)
+        with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress:
+            progress.add_task(what)
             command = [sys.executable, __file__, "--worker", name, by, str(folder), *options]
             flags = " ".join(f"--{flag}" for flag in case.flags)
             done = subprocess.run(command, env={**os.environ, "LIBTPU_INIT_ARGS": flags}, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ Some of them daily, for what all share; the others, half a minute each, in the l
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -138,6 +139,7 @@ WRONG = (
     ("extras.py", ("dreams",), "dreams"),
     ("loops.py", ("--loops", "spiral"), "spiral"),
     ("checkpoint.py", ("--cases", "restore"), "restore"),
+    ("calibration.py", ("--cases", "9b"), "9b"),
     ("render.py", ("no-such-file.json",), "no-such-file.json"),
 )
 # The scripts one after the other, each as the program of the process: what they import takes longer than they do.
@@ -190,6 +192,23 @@ def test_a_job_starts_and_ends_with_one_thread_of_its_server(tmp_path: Path) -> 
     assert rows[-1]["messages"] < 40 * rows[-1]["processes"]
     done = run_script("render.py", str(tmp_path / "results.json"))
     assert done.returncode == 0 and "| meet again |" in done.stdout
+
+
+@pytest.mark.targets
+def test_a_published_step_is_compiled_and_estimated_and_kept(tmp_path: Path) -> None:
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("needs libtpu: hatch run targets:test")
+    options = ("--cases", "8b-8", "--cache", str(tmp_path / "cache"))
+    rows = results("calibration.py", tmp_path / "results.json", *options)["rows"]
+    assert [row["by"] for row in rows] == ["xla", "jax"]
+    for row in rows:
+        assert row["kernels_s"] > 0 and row["unknown"] == 0, "attention is estimated by its code"
+        assert row["flops"] > row["model_flops"] > 0, "layers are computed again"
+        assert row["links_s"] >= row["exposed_s"] > 0
+    again = results("calibration.py", tmp_path / "results.json", *options)["rows"]
+    assert again == rows, "from the cache"
+    done = run_script("render.py", str(tmp_path / "results.json"))
+    assert done.returncode == 0 and "| measured, s |" in done.stdout
 
 
 @pytest.mark.long
