@@ -12,13 +12,15 @@ from jax import lax
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.lowering import IndexGroups
 
-_LANES, _TILE_BYTES = 128, 4096
-_WORTH = 32  # so many tiles: the padding of a smaller part would cost more than a few percent
+_LANES = 128
+_TILE_BYTES = 8192  # two tiles as data lies in memory: parts of an odd number of them are exchanged once more
+_WORTH = 32  # so many: the padding of a smaller part would cost more than a few percent
 
 
 def by_tiles(context: Context, x: jax.Array, size: int) -> bool:
     """Whether parts of so many elements of a flat array are sent as rows of tiles."""
-    return context.platform == "tpu" and x.ndim == 1 and x.dtype.itemsize <= 4 and size >= _WORTH * _tile(x)
+    flat = context.platform == "tpu" and x.ndim == 1 and x.dtype.itemsize <= 4
+    return flat and (_padded(x, size) == size or size >= _WORTH * _tile(x))
 
 
 def gathered(x: jax.Array, count: int, groups: IndexGroups) -> jax.Array:
