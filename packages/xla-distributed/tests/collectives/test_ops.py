@@ -20,6 +20,15 @@ def test_collectives_are_those_of_numpy(start: Start, size: int, dtypes: str, le
         assert report["checks"] > least
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("size", "dtypes", "platform"), [(2, "few", "tpu"), (4, "all", "tpu"), (4, "few", "gpu")])
+def test_collectives_as_for_accelerators_are_those_of_numpy(start: Start, size: int, dtypes: str, platform: str) -> None:
+    """Tensors travel in their own shapes there, flat ones as rows of tiles on TPUs."""
+    for report in start("collectives", size, dtypes, platform).reports():
+        assert report["wrong"] == []
+        assert report["checks"] > 150
+
+
 def test_constants_of_a_replica_are_not_taken_for_those_of_all(start: Start) -> None:
     """XLA folds collectives over constants, and a result that nobody holds must not make its collective run again."""
     for rank, report in enumerate(start("constants", 2).reports()):

@@ -1,10 +1,16 @@
-"""Every collective over dtypes and groups, each compared with NumPy: the report lists what differs."""
+"""Every collective over dtypes and groups, each compared with NumPy: the report lists what differs.
+
+The third argument is a platform: collectives are lowered as for it, and run here.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
+import pkgutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +21,8 @@ import torch_xla
 import torch_xla._XLAC as lib
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
+import xla_distributed.collectives.ops
+from xla_core.ops.table import TABLE, Context
 
 DTYPES = (
     torch.float32,
@@ -116,6 +124,17 @@ def large(rank: int, count: int) -> Iterator[Check]:
     sent = [torch.from_numpy(parts[rank]).to("xla")]
     xm.collective_broadcast(sent, root_ordinal=1)
     yield "collective_broadcast of a large tensor", sent[0], parts[1]
+
+
+def flat(rank: int, count: int) -> Iterator[Check]:
+    """Arrays of one dimension whose parts are whole tiles of a TPU's memory, and large ones whose parts are not."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for size in (4096, 70_003 * 4, 100):
+            own, parts = given(rank, dtype, (size,)).to("xla"), [array(given(other, dtype, (size,))) for other in range(count)]
+            yield f"all_gather {dtype}[{size}]", xm.all_gather(own), np.concatenate(parts)
+            long, wholes = own.repeat(count), [np.tile(part, count) for part in parts]
+            here = slice(rank * size, (rank + 1) * size)
+            yield f"reduce_scatter {dtype}[{size}]", xm.reduce_scatter("sum", long, 0.5, 0, count), sum(wholes)[here] * 0.5
 
 
 def special(rank: int, count: int) -> Iterator[Check]:
@@ -228,13 +247,29 @@ def low_level(rank: int, count: int) -> Iterator[Check]:
         raise AssertionError("a wrong call was taken")
 
 
-def work(rank: int, folder: str, which: str) -> dict[str, Any]:
+def lower_as_for(platform: str) -> None:
+    """Let collectives be lowered as for another platform."""
+    modules = pkgutil.iter_modules(xla_distributed.collectives.ops.__path__, "xla_distributed.collectives.ops.")
+    for module in modules:  # they register their operations
+        importlib.import_module(module.name)
+
+    def there(lower: Callable[..., Any], context: Context, *args: Any, **kwargs: Any) -> Any:
+        return lower(replace(context, platform=platform), *args, **kwargs)
+
+    for name, spec in list(TABLE.items()):
+        if name.startswith("xla_distributed::"):
+            TABLE[name] = replace(spec, lower=functools.partial(there, spec.lower))
+
+
+def work(rank: int, folder: str, which: str, platform: str = "cpu") -> dict[str, Any]:
+    lower_as_for(platform)
     count = xr.world_size()
     dtypes = DTYPES if which == "all" else FEW
     checks = [
         *reductions(rank, count, dtypes),
         *lists(rank, count),
         *large(rank, count),
+        *flat(rank, count),
         *special(rank, count),
         *moves(rank, count, dtypes),
         *variants(rank, count),
