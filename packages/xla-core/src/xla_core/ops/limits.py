@@ -20,8 +20,8 @@ class Instead(Enum):
 class Limit:
     """Operations that the compiler of a platform cannot take, or would end the process at.
 
-    operators: rows of the op table; empty for all operations. dtypes: of operands, results or `dtype=` arguments; empty for all. results: of
-        results only; empty for all.
+    operators: rows of the op table; empty for all operations. dtypes: of operands, results or `dtype=` arguments; empty for all.
+    results: of results only; empty for all.
     reason: what the platform lacks, as a sentence without its end. advice: what to do instead, likewise.
     """
 
@@ -86,6 +86,7 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = {
 def limit_of(platform: str, operator: str, operands: Collection[torch.dtype], results: Collection[torch.dtype]) -> Limit | None:
     """The limit of a platform that holds for an operation; None if it can be compiled.
 
-    operator: its row of the op table, or empty. operands: the dtypes of its tensors and of its `dtype=` arguments. results: those of its results.
+    operator: its row of the op table, or empty. operands: the dtypes of its tensors and of its `dtype=` arguments.
+    results: those of its results.
     """
     return next((limit for limit in LIMITS.get(platform, ()) if limit.holds(operator, operands, results)), None)
