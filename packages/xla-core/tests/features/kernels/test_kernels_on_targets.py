@@ -89,6 +89,8 @@ DERIVED: dict[str, tuple[Call, int]] = {  # what is called, and the kernels of i
     "flash": (flash(), 3),
     "flash, head of 64": (flash(head=64), 3),
     "flash, 4,096 tokens": (flash(4096), 3),
+    "flash, 8,192 tokens": (flash(8192), 3),
+    "flash, 8,192 tokens, head of 256": (flash(8192, head=256), 3),
     "flash, segments": (flash_by_segments, 3),
     "flash, bias": (flash_with_bias, 3),
     "flash as a function": (flash_function, 3),

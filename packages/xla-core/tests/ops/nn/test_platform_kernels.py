@@ -134,6 +134,19 @@ def test_blocks_are_as_large_as_the_memory_of_a_kernel(kind: str, dtype: Any, he
 
 
 @pytest.mark.parametrize(
+    ("length", "head", "dtype", "biased", "kind", "expected"),
+    [(8192, 128, jnp.bfloat16, False, "TPU v5 lite", (2048, 512)), (8192, 128, jnp.bfloat16, False, "TPU v4", (1024, 512)),
+     (4096, 128, np.float32, False, "TPU v6 lite", (1024, 512)), (8192, 256, np.float32, False, "TPU v6 lite", (512, 512)),
+     (8192, 128, jnp.bfloat16, True, "TPU v6 lite", (512, 512)), (2048, 64, jnp.bfloat16, False, "TPU7x", (512, 512)),
+     (768, 64, jnp.bfloat16, False, "", (256, 256)), (8320, 128, jnp.bfloat16, False, "", (128, 128))],
+)  # fmt: skip
+def test_blocks_of_flash_attention_divide_the_length_and_fit(
+    length: int, head: int, dtype: Any, biased: bool, kind: str, expected: tuple[int, int]
+) -> None:
+    assert blocks.flash_blocks(length, length, head, np.dtype(dtype).itemsize, biased, kind) == expected
+
+
+@pytest.mark.parametrize(
     ("kind", "page", "expected"), [("TPU v6 lite", 16, (4, 32)), ("TPU v5 lite", 128, (4, 32)), ("TPU v5 lite", 16, (8, 32))]
 )
 def test_blocks_of_pages_are_those_that_were_measured_or_fit(kind: str, page: int, expected: tuple[int, int]) -> None:

@@ -18,9 +18,17 @@ from xla_core.ops.table import Context, op, scalar, without_lowering
 Axes = Sequence[int]
 
 
-def contract(a: jax.Array, b: jax.Array, axes: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> jax.Array:
-    """Sum of products over `axes`, in the dtype that CPU torch accumulates in: float32 for half, int32 for short integers."""
+def contract(
+    a: jax.Array, b: jax.Array, axes: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), ctx: Context | None = None
+) -> jax.Array:
+    """Sum of products over `axes`, in the dtype that CPU torch accumulates in: float32 for half, int32 for short integers.
+
+    ctx: of an operation whose program may run over a mesh of accelerators. There each device sums in float32, and if a sum is one of
+    several devices' it is rounded before they exchange it: half the bytes.
+    """
     dtype = compute_dtype(a.dtype)
+    if ctx is not None and ctx.mesh is not None and ctx.platform != "cpu" and dtype == np.float32:
+        dtype = a.dtype
     if dtype.kind in "iu" and dtype.itemsize < 4:
         dtype = np.dtype(np.int32)
     numbers = ((tuple(axes[0]), tuple(axes[1])), (tuple(batch[0]), tuple(batch[1])))
@@ -48,10 +56,10 @@ def sum_of_products(a: jax.Array, b: jax.Array, numbers: tuple[tuple[Axes, Axes]
     return lax.reduce_sum(lax.mul(expand(left, shape), expand(right, shape)), summed)
 
 
-def matrix_product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a @ b over the last two dimensions; equal leading dimensions are batches. Not cast back from the accumulation dtype."""
+def matrix_product(a: jax.Array, b: jax.Array, ctx: Context | None = None) -> jax.Array:
+    """a @ b over the last two dimensions; equal leading dimensions are batches. Not cast back from the dtype of `contract`."""
     lead = tuple(range(a.ndim - 2))
-    return contract(a, b, ((a.ndim - 1,), (b.ndim - 2,)), (lead, lead))
+    return contract(a, b, ((a.ndim - 1,), (b.ndim - 2,)), (lead, lead), ctx)
 
 
 def _scaled(factor: Number | jax.Array, x: jax.Array) -> jax.Array:
@@ -63,7 +71,7 @@ def _scaled(factor: Number | jax.Array, x: jax.Array) -> jax.Array:
 
 def accumulate(ctx: Context, base: jax.Array, product: jax.Array, beta: Number | jax.Array, alpha: Number | jax.Array) -> jax.Array:
     """`beta * base + alpha * product` as a result; beta = 0 ignores `base` altogether, NaN included."""
-    product = _scaled(alpha, expand(product, ctx.shape))
+    product = _scaled(alpha, expand(cast(product, compute_dtype(product.dtype)), ctx.shape))
     if not isinstance(beta, jax.Array) and beta == 0:
         return cast(product, ctx.dtype)
     addend = _scaled(beta, expand(cast(base, product.dtype), ctx.shape))
@@ -78,19 +86,19 @@ def mm(ctx: Context, a: jax.Array, b: jax.Array, out_dtype: object = None) -> ja
     """mm(Tensor self, Tensor mat2) -> Tensor, batched or not, and with a wider result."""
     if ctx.dtype.itemsize > a.dtype.itemsize:
         a, b = cast(a, ctx.dtype), cast(b, ctx.dtype)
-    return cast(matrix_product(a, b), ctx.dtype)
+    return cast(matrix_product(a, b, ctx), ctx.dtype)
 
 
 @op("_foreach_mm", on_lists=True)
 def foreach_mm(ctx: Context, left: list[jax.Array], right: list[jax.Array]) -> list[jax.Array]:
     """_foreach_mm(Tensor[] self, Tensor[] mat2) -> Tensor[]"""
-    return [cast(matrix_product(a, b), a.dtype) for a, b in zip(left, right, strict=True)]
+    return [cast(matrix_product(a, b, ctx), a.dtype) for a, b in zip(left, right, strict=True)]
 
 
 @op("addmm", "baddbmm", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
 def addmm(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
     """addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor, batched or not"""
-    return accumulate(ctx, base, matrix_product(a, b), beta, alpha)
+    return accumulate(ctx, base, matrix_product(a, b, ctx), beta, alpha)
 
 
 @op("addmm.dtype", "baddbmm.dtype", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
@@ -104,19 +112,19 @@ def addmm_dtype(
 @op("addbmm", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
 def addbmm(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
     """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor, summed over the batch"""
-    return accumulate(ctx, base, contract(a, b, ((0, 2), (0, 1))), beta, alpha)
+    return accumulate(ctx, base, contract(a, b, ((0, 2), (0, 1)), ctx=ctx), beta, alpha)
 
 
 @op("mv", autocast=Autocast.LOWER)
 def mv(ctx: Context, matrix: jax.Array, vector: jax.Array) -> jax.Array:
     """mv(Tensor self, Tensor vec) -> Tensor"""
-    return cast(contract(matrix, vector, ((1,), (0,))), ctx.dtype)
+    return cast(contract(matrix, vector, ((1,), (0,)), ctx=ctx), ctx.dtype)
 
 
 @op("addmv", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
 def addmv(ctx: Context, base: jax.Array, matrix: jax.Array, vector: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
     """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return accumulate(ctx, base, contract(matrix, vector, ((1,), (0,))), beta, alpha)
+    return accumulate(ctx, base, contract(matrix, vector, ((1,), (0,)), ctx=ctx), beta, alpha)
 
 
 def _conjugate(x: jax.Array) -> jax.Array:
@@ -126,7 +134,7 @@ def _conjugate(x: jax.Array) -> jax.Array:
 @op("dot")
 def dot(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
     """dot(Tensor self, Tensor tensor) -> Tensor"""
-    return cast(contract(a, b, ((0,), (0,))), ctx.dtype)
+    return cast(contract(a, b, ((0,), (0,)), ctx=ctx), ctx.dtype)
 
 
 @op("vdot")
@@ -150,7 +158,7 @@ def addr(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Num
 @op("linear", autocast=Autocast.LOWER)
 def linear(ctx: Context, x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
-    product = contract(x, weight, ((x.ndim - 1,), (weight.ndim - 1,)))
+    product = contract(x, weight, ((x.ndim - 1,), (weight.ndim - 1,)), ctx=ctx)
     return cast(product, ctx.dtype) if bias is None else accumulate(ctx, bias, product, 1, 1)
 
 
@@ -168,9 +176,9 @@ def linear_backward(
     lead = tuple(range(x.ndim - 1))
     to_x = to_weight = to_bias = None
     if output_mask[0]:
-        to_x = cast(contract(grad, _conjugate(weight), ((grad.ndim - 1,), (0,))), x.dtype)
+        to_x = cast(contract(grad, _conjugate(weight), ((grad.ndim - 1,), (0,)), ctx=ctx), x.dtype)
     if output_mask[1]:
-        to_weight = cast(contract(grad, _conjugate(x), (lead, lead)), weight.dtype)
+        to_weight = cast(contract(grad, _conjugate(x), (lead, lead), ctx=ctx), weight.dtype)
     if output_mask[2]:
         # Not in steps (ops/cpu/staged.py): a step is kept in memory, and training a GPT took a fifth longer.
         to_bias = cast(lax.reduce_sum(cast(grad, compute_dtype(grad.dtype)), lead), grad.dtype)
@@ -183,9 +191,9 @@ def matmul(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
     left = lax.expand_dims(a, (0,)) if a.ndim == 1 else a
     right = lax.expand_dims(b, (1,)) if b.ndim == 1 else b
     if right.ndim == 2:  # the batches of the left operand are rows of one product
-        return lax.reshape(cast(contract(left, right, ((left.ndim - 1,), (0,))), ctx.dtype), ctx.shape)
+        return lax.reshape(cast(contract(left, right, ((left.ndim - 1,), (0,)), ctx=ctx), ctx.dtype), ctx.shape)
     lead = lax.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    product = matrix_product(expand(left, (*lead, *left.shape[-2:])), expand(right, (*lead, *right.shape[-2:])))
+    product = matrix_product(expand(left, (*lead, *left.shape[-2:])), expand(right, (*lead, *right.shape[-2:])), ctx)
     return lax.reshape(cast(product, ctx.dtype), ctx.shape)
 
 

@@ -14,6 +14,7 @@ from xla_core.base import config
 _MIB = 1 << 20
 # What the compiler lets one kernel have, unless it is told otherwise; by the beginning of `jax.Device.device_kind`.
 _KERNEL_BYTES = {"TPU v6": 32 * _MIB, "TPU7x": 32 * _MIB}
+_LARGE_MEMORY = ("TPU v5", "TPU v6", "TPU7x")  # models with more vector memory than they let a kernel have by default
 _LIMIT = re.compile(r"--?xla_tpu_scoped_vmem_limit_kib=(\d+)")
 _ROWS = 128  # of the smallest block
 
@@ -24,6 +25,19 @@ def kernel_bytes(kind: str) -> int:
     if said is not None:
         return int(said[1]) << 10
     return next((limit for name, limit in _KERNEL_BYTES.items() if kind.startswith(name)), 16 * _MIB)
+
+
+def flash_blocks(length: int, key_length: int, head_dim: int, itemsize: int, biased: bool, kind: str) -> tuple[int, int]:
+    """Queries and keys of a block of flash attention, for lengths that are multiples of 128.
+
+    Up to 2,048 queries, so that keys are read less often, but at most a quarter of the length: a causal mask leaves out whole blocks only.
+    By what the compiler reports, these fit beside 512 keys up to heads of 256 in bfloat16 and 128 in float32, without bias; half of them
+    where a core has 16 MiB of vector memory in all, as on v4.
+    """
+    most = 512 if biased or head_dim * itemsize > 512 else 2048 if kind.startswith(_LARGE_MEMORY) else 1024
+    rows = next((size for size in (2048, 1024, 512) if size <= most and length % (4 * size) == 0), None)
+    whole = next(size for size in (512, 256, _ROWS) if length % size == 0)
+    return rows or whole, next(size for size in (512, 256, _ROWS) if key_length % size == 0)
 
 
 def splash_rows(wanted: int, length: int, head_dim: int, itemsize: int, kind: str) -> int:

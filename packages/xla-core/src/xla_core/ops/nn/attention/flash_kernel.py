@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from xla_core.ops.nn.attention.blocks import flash_blocks
 from xla_core.ops.nn.attention.gpu_kernel import attention_on_gpu, takes_on_gpu
 from xla_core.ops.nn.attention.scores import both, causal, masked, weighted, wide
 from xla_core.ops.nn.kernel_checks import attended, check_floating, check_integers, check_shape
@@ -35,13 +36,9 @@ def _scores(q: jax.Array, k: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: M
 
 
 def _reference(
-    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe
+    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe, kind: str = ""
 ) -> jax.Array:
     return weighted(_scores(q, k, is_causal, q_ids, kv_ids, sm_scale, ab), v).astype(q.dtype)
-
-
-def _block(length: int) -> int:
-    return next(size for size in (512, 256, _BLOCK) if length % size == 0)
 
 
 def _blocked(q: jax.Array, k: jax.Array) -> bool:
@@ -49,14 +46,14 @@ def _blocked(q: jax.Array, k: jax.Array) -> bool:
 
 
 def _on_tpu(
-    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe
+    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe, kind: str = ""
 ) -> jax.Array | None:
     """JAX's Pallas kernel; it takes lengths that are multiples of 128."""
     if not _blocked(q, k) or (q_ids is None) != (kv_ids is None):
         return None
     from jax.experimental.pallas.ops.tpu import flash_attention as native  # slow to import
 
-    rows, columns = _block(q.shape[-2]), _block(k.shape[-2])
+    rows, columns = flash_blocks(q.shape[-2], k.shape[-2], q.shape[-1], q.dtype.itemsize, ab is not None, kind)
     sizes = native.BlockSizes(
         block_b=1,
         **dict.fromkeys(("block_q", "block_q_major_dkv", "block_q_dkv", "block_q_dq"), rows),
@@ -69,7 +66,7 @@ def _on_tpu(
 
 
 def _on_gpu(
-    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe
+    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe, kind: str = ""
 ) -> jax.Array | None:
     """JAX's Triton kernel: without bias, segments only where queries and keys have the same."""
     if ab is not None or q_ids is not kv_ids or not takes_on_gpu(q, k, v):
@@ -101,7 +98,7 @@ def _attend(
     bias = tuple(None if ab is None or ab.shape[place] == 1 else spec[place] for place in (0, 1)) + (None, None)
 
     def whole(q: jax.Array, k: jax.Array, v: jax.Array, q_ids: Maybe, kv_ids: Maybe, ab: Maybe) -> Any:
-        return ATTENTION(context.platform, q, k, v, causal, q_ids, kv_ids, sm_scale, ab)
+        return ATTENTION(context.platform, q, k, v, causal, q_ids, kv_ids, sm_scale, ab, context.kind)
 
     found: jax.Array = over_mesh(context, whole, mesh, [spec] * 3 + [ids] * 2 + [bias], [q, k, v, q_segment_ids, kv_segment_ids, ab], spec)
     return found
@@ -239,7 +236,7 @@ SEGMENTED = define(
 
 
 def _plain(context: Context, q: jax.Array, k: jax.Array, v: jax.Array, casual: bool) -> Any:
-    return ATTENTION(context.platform, q, k, v, casual, None, None, 1.0, None)
+    return ATTENTION(context.platform, q, k, v, casual, None, None, 1.0, None, context.kind)
 
 
 PLAIN = define(
