@@ -130,7 +130,7 @@ def work(case: Case, by: str, folder: Path) -> None:
 def folder_of(cache: Path, case: Case, by: str) -> Path:
     """Where the program of a case is kept: by all that decides it but the version of this project, for which there is `--again`."""
     here = Path(__file__).parent
-    sources = [(here / name).read_text() for name in ("llama.py", "llama_jax.py")]
+    sources = [(here / name).read_text() for name in ("llama.py", "llama_jax.py")[: 2 if by == "jax" else 1]]
     versions = [version(name) for name in ("torch", "jax", "libtpu")]
     text = json.dumps([case.target, case.size, case.batch, case.tokens, asdict(case.setting), case.flags, *versions, *sources])
     return cache / f"{case.size}-{case.batch}-{by}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -122,7 +122,7 @@ def training_program(size: Size, tokens: int, setting: Setting, mesh: Mesh) -> A
         hidden, _ = lax.scan(one, mark(params["embed"].astype(jnp.bfloat16)[words]), params["layers"])
         last = norm(size, params["norm"].astype(jnp.bfloat16), hidden)
         logits = mark(last @ params["head"].astype(jnp.bfloat16).T).astype(jnp.float32)
-        chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+        chosen = (logits * jax.nn.one_hot(labels, size.words)).sum(-1)  # a gather would keep all logits in float32
         return (jax.nn.logsumexp(logits, -1) - chosen).mean()
 
     def step(params: Params, moments: Params, count: Array, words: Array, labels: Array) -> tuple[Any, ...]:

@@ -14,13 +14,13 @@ from xla_distributed.collectives.lowering import IndexGroups
 
 _LANES = 128
 _TILE_BYTES = 8192  # two tiles as data lies in memory: parts of an odd number of them are exchanged once more
-_WORTH = 32  # so many: the padding of a smaller part would cost more than a few percent
+_MOST_PADDED = 1.25  # so large may a part be with its padding: what is saved is half of all, or more
 
 
 def by_tiles(context: Context, x: jax.Array, size: int) -> bool:
     """Whether parts of so many elements of a flat array are sent as rows of tiles."""
     flat = context.platform == "tpu" and x.ndim == 1 and x.dtype.itemsize <= 4
-    return flat and (_padded(x, size) == size or size >= _WORTH * _tile(x))
+    return flat and _padded(x, size) <= _MOST_PADDED * size
 
 
 def gathered(x: jax.Array, count: int, groups: IndexGroups) -> jax.Array:
@@ -41,13 +41,10 @@ def scattered(x: jax.Array, count: int, groups: IndexGroups) -> jax.Array:
     return lax.slice(lax.reshape(own, (padded,)), (0,), (size,))
 
 
-def _tile(x: jax.Array) -> int:
-    """Elements of a tile."""
-    return _TILE_BYTES // x.dtype.itemsize
-
-
 def _padded(x: jax.Array, size: int) -> int:
-    return -(-size // _tile(x)) * _tile(x)
+    """Elements of a part of so many as whole tiles."""
+    tile = _TILE_BYTES // x.dtype.itemsize
+    return -(-size // tile) * tile
 
 
 def _zero(x: jax.Array) -> jax.Array:
