@@ -17,6 +17,7 @@ from xla_debug.plan.hlo import Instruction, Program
 from xla_debug.plan.kernels import kernel_seconds
 from xla_debug.plan.links import Background, Way, way
 from xla_debug.plan.liveness import memory
+from xla_debug.plan.products import is_product
 from xla_debug.plan.schema import Buffer, Cost, ProgramPlan, Traffic
 from xla_debug.plan.traffic import axis_of, collective
 from xla_debug.plan.work import Step, steps
@@ -136,7 +137,7 @@ class _Sums:
 def _is_unknown(step: Step) -> bool:
     """A kernel of the user's, or of a library, of which only the bytes are known. Those of XLA:TPU itself do little."""
     op = step.instruction
-    ours = step.exchange is None and not step.cycles and step.kernel is None and op.opcode == "custom-call"
+    ours = step.exchange is None and not step.cycles and step.kernel is None and op.opcode == "custom-call" and not is_product(op)
     return ours and (op.target == "tpu_custom_call" or "$" in op.target)
 
 
