@@ -12,7 +12,7 @@ import numpy as np
 from handmade_hlo import computation, element, op
 from jax import lax
 
-from xla_debug.plan.constants import constant_of
+from xla_debug.plan.constants import constant_of, same_each_turn
 from xla_debug.plan.hlo import Program
 from xla_debug.plan.liveness import memory
 from xla_debug.plan.work import steps
@@ -77,6 +77,7 @@ def test_a_constant_is_found_through_a_loop_and_what_changes_is_none() -> None:
         assert np.array_equal(constant_of(program, kept), expected)  # type: ignore[arg-type]
     assert constant_of(program, 13) is None, "a turn changes it"
     assert constant_of(program, 22) is None and constant_of(program, 99) is None
+    assert [same_each_turn(program, number) for number in (12, 14, 13, 15, 25)] == [True, True, False, False, False]
 
 
 def test_what_goes_through_a_loop_beside_a_result_is_held_and_no_result() -> None:

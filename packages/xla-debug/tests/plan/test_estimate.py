@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import torch_xla
 from xla_debug.plan.estimate import described
 from xla_debug.plan.hlo import Array
 from xla_debug.plan.schema import Candidate, Plan, ProgramPlan, State, from_json, to_json
@@ -116,3 +120,31 @@ def test_quantities_have_units() -> None:
     for text in ("30", "GiB", "3 parsecs"):
         with pytest.raises(ValueError, match="--memory is"):
             parse_bytes(text)
+
+
+@pytest.mark.targets
+@pytest.mark.parametrize(("name", "module"), [("v5e:2x2", "libtpu"), ("h100x8", "jax_cuda13_plugin")])
+def test_what_a_loop_gathers_again_in_each_turn_is_counted(name: str, module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"needs {module}: hatch run targets:test")
+    turns, size = 6, 4096
+    with torch_xla.target(name) as target:
+        count = len(target.devices)
+        mesh = Mesh(np.array(target.devices), ("fsdp",))
+
+        def total(weight: jax.Array, batches: jax.Array) -> jax.Array:
+            def turn(so_far: jax.Array, batch: jax.Array) -> tuple[jax.Array, None]:
+                rows = lax.with_sharding_constraint(batch, NamedSharding(mesh, PartitionSpec("fsdp", None)))
+                return so_far + jnp.tanh(rows @ weight).sum(), None
+
+            return lax.scan(turn, jnp.float32(0), batches)[0]
+
+        arguments = [
+            jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+            for shape, spec in (((size, size), ("fsdp", None)), ((turns, 64, size), (None, "fsdp", None)))
+        ]
+        compiled = jax.jit(total).lower(*arguments).compile()
+        plan = described(compiled, target.kind, target.devices, {"fsdp": count}, name="total", line=None, operations=0)
+    (gathers,) = (row for row in plan.traffic if row.kind == "all-gather")
+    assert gathers.count == turns
+    assert plan.regathered == pytest.approx(gathers.nbytes * (turns - 1) / turns)

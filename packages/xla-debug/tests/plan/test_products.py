@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import handmade_hlo
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from compiled_programs import compiled_for
@@ -12,7 +15,7 @@ from handmade_hlo import computation, op, target
 
 import torch_xla
 from xla_debug.plan.hlo import Program
-from xla_debug.plan.products import product_flops
+from xla_debug.plan.products import products
 from xla_debug.plan.work import steps
 from xla_debug.profiling.wire_format import text_field
 
@@ -26,7 +29,20 @@ def test_a_product_of_cublas_counts_as_one(name: str) -> None:
     call = op(13, "custom-call", workspace, 11, 12, more=target(name) + text_field(43, GEMM))
     module = handmade_hlo.module(1, computation(1, 13, op(11, "parameter", left), op(12, "parameter", right), call))
     program = Program(module)
-    assert product_flops(program, program.by_id[13]) == 2 * 4 * 5 * 6
+    assert list(products(program, program.by_id[13])) == [(program.by_id[13], 2 * 4 * 5 * 6)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "wide"),
+    [("float64", "default", True), ("float32", "highest", True), ("float32", "default", False), ("bfloat16", "default", False)],
+)
+def test_products_in_float64_and_in_all_of_float32_are_wide(dtype: str, precision: str, wide: bool) -> None:
+    with jax.enable_x64(True):
+        arguments = [jax.ShapeDtypeStruct((64, 64), dtype)] * 2
+        compiled: Any = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision)).lower(*arguments).compile()
+    taken = list(steps(Program(compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto())))
+    total = sum(step.flops for step in taken)
+    assert total == 2 * 64**3 and sum(step.wide for step in taken) == (total if wide else 0)
 
 
 def convolved(x: torch.Tensor) -> list[torch.Tensor]:

@@ -25,9 +25,11 @@ PLAN = Plan("v5e:4x4", "TPU v5 lite", 16, [4, 4], 16 * GIB, 197e12, ["train.py"]
         (dataclasses.replace(PLAN, state=State(1 * GIB)), "twice the batch (or sequence) fits as well"),
         (dataclasses.replace(PLAN, programs=[dataclasses.replace(STEP, temporaries=8 * GIB)]), "temporaries take 8.0 GiB of 21.0 GiB"),
         (dataclasses.replace(PLAN, programs=[dataclasses.replace(STEP, exposed_ms=5.0)]), "of the step wait for links"),
+        (dataclasses.replace(PLAN, programs=[dataclasses.replace(STEP, regathered=3.0 * GIB)]), "again in each turn, 3.0 GiB"),
+        (dataclasses.replace(PLAN, programs=[dataclasses.replace(STEP, flops=4e9, wide_flops=1e9)]), "25 % of the operations"),
         (dataclasses.replace(PLAN, programs=[STEP] * 13), "13 programs for 3 steps"),
     ],
-    ids=["gradients", "replicated", "room", "temporaries", "links", "programs"],
+    ids=["gradients", "replicated", "room", "temporaries", "links", "loop", "precision", "programs"],
 )
 def test_each_sentence_has_its_figure(plan: Plan, sentence: str) -> None:
     assert [text for text in advice(plan) if sentence in text], advice(plan)

@@ -1,4 +1,4 @@
-"""The value of an operand that is a constant of the program, however many loops it was handed through.
+"""Operands that no turn of a loop changes, and the values of those that are constants of the program.
 
 Source of the fields: `xla/service/hlo.proto` and `xla/xla_data.proto` of openxla/xla.
 """
@@ -38,6 +38,16 @@ def constant_of(program: Program, operand: int) -> np.ndarray | None:
         else:
             return None
     return None
+
+
+def same_each_turn(program: Program, operand: int) -> bool:
+    """Whether an operand within a loop, by its id, is what the loop started with, handed on by each turn."""
+    op = program.by_id[operand]
+    while op.opcode in _NAMES:
+        op = program.by_id[op.operands[0]]
+    if op.opcode != "get-tuple-element" or program.by_id[op.operands[0]].opcode != "parameter":
+        return False
+    return _handed_to(program, program.by_id[op.operands[0]], op.message.number(_TUPLE_INDEX)) is not None
 
 
 def _handed_to(program: Program, parameter: Instruction, index: int) -> Instruction | None:

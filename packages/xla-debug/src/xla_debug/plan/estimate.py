@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xla_debug.plan.constants import same_each_turn
 from xla_debug.plan.exchanges import Exchange
 from xla_debug.plan.hardware import SPEEDS, Speed
 from xla_debug.plan.hlo import Instruction, Program
@@ -73,13 +74,14 @@ class _Sums:
         self._background = Background()
         self._seconds: dict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
-        self._flops = self._nbytes = 0.0
+        self._flops = self._nbytes = self._wide = self._regathered = 0.0
 
     def add(self, step: Step) -> None:
         """Add a step."""
         op, times, speed = step.instruction, step.times, self._speed
         self._flops += step.flops * times
         self._nbytes += step.nbytes * times
+        self._wide += step.wide * times
         if speed is not None:
             self._seconds["memory"] += times * step.nbytes / speed.memory
             self._seconds["compute"] += times * step.flops / _peak(op, self._program, speed)
@@ -97,6 +99,8 @@ class _Sums:
             row = self._traffic[exchanged.kind, axis_of(exchanged.first, self._mesh) or f"{exchanged.size} devices"]
             for position, value in enumerate((times, times * exchanged.sent, times * taken.seconds * 1000)):
                 row[position] += value
+            if exchanged.kind == "all-gather" and times > 1 and same_each_turn(self._program, exchange.collective.operands[0]):
+                self._regathered += (times - 1) * exchanged.sent
             self._seconds["links"] += times * taken.seconds
             self._background.begin(exchange.key, taken, times)
         if exchange.ends:
@@ -129,6 +133,8 @@ class _Sums:
             "kernels": seconds["kernels"] / total if total else 0.0,
             "unknown": self._counts["unknown"],
             "copies": self._counts["copies"],
+            "wide_flops": self._wide,
+            "regathered": self._regathered,
             "costs": [Cost(*key, int(times), flops, int(nbytes), ms) for key, (times, flops, nbytes, ms) in costs],
             "traffic": [Traffic(*key, int(count), nbytes, ms) for key, (count, nbytes, ms) in traffic],
         }

@@ -1,9 +1,12 @@
-"""The operations of matrix products and convolutions, XLA's own and those of the libraries that it calls on GPUs."""
+"""The operations of matrix products and convolutions, XLA's own and those of the libraries that it calls on GPUs.
+
+Source of the fields: `xla/service/hlo.proto` and `xla/xla_data.proto` of openxla/xla.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,22 +14,32 @@ from xla_debug.plan.hlo import Array, Instruction, Program, signed
 from xla_debug.profiling.wire_format import Message
 
 _GEMM, _CONV = "__cublas$", "__cudnn$conv"
+_HIGHEST = 2  # of PrecisionConfig.Precision
 
 
-def product_flops(program: Program, instruction: Instruction) -> float:
-    """Floating-point operations of products and convolutions; those of elementwise operations do not count."""
+def products(program: Program, instruction: Instruction) -> Iterator[tuple[Instruction, float]]:
+    """The products and convolutions that an instruction computes, each with its floating-point operations."""
     if instruction.opcode == "dot":
-        return _dot(program, instruction, Message(instruction.message.part(30)).numbers(1))
-    if instruction.opcode == "convolution":
-        return _convolution(instruction, *_operands(program, instruction), instruction.arrays[0])
-    if instruction.opcode == "fusion":
-        return sum(product_flops(program, inner) for called in instruction.called for inner in program.computations[called].instructions)
-    if instruction.opcode == "custom-call" and instruction.target.startswith(_GEMM):
+        yield instruction, _dot(program, instruction, Message(instruction.message.part(30)).numbers(1))
+    elif instruction.opcode == "convolution":
+        yield instruction, _convolution(instruction, *_operands(program, instruction), instruction.arrays[0])
+    elif instruction.opcode == "fusion":
+        for called in instruction.called:
+            for inner in program.computations[called].instructions:
+                yield from products(program, inner)
+    elif instruction.opcode == "custom-call" and instruction.target.startswith(_GEMM):
         dimensions = instruction.config.get("gemm_backend_config", {}).get("dot_dimension_numbers", {})
-        return _dot(program, instruction, [int(axis) for axis in dimensions.get("lhs_contracting_dimensions", ())])
-    if instruction.opcode == "custom-call" and instruction.target.startswith(_CONV):
-        return _library_convolution(program, instruction)
-    return 0.0
+        yield instruction, _dot(program, instruction, [int(axis) for axis in dimensions.get("lhs_contracting_dimensions", ())])
+    elif instruction.opcode == "custom-call" and instruction.target.startswith(_CONV):
+        yield instruction, _library_convolution(program, instruction)
+
+
+def is_wide(program: Program, instruction: Instruction) -> bool:
+    """Whether a product multiplies 64-bit numbers, or 32-bit ones in full: on accelerators both take several times as long as others."""
+    dtypes = {array.dtype for array in _operands(program, instruction)}
+    precision = Message(instruction.message.part(51)).numbers(1)
+    of_library = instruction.config.get("gemm_backend_config", {}).get("precision_config", {}).get("operand_precision", ())
+    return bool(dtypes & {"f64", "c128"}) or bool(dtypes & {"f32", "c64"} and (_HIGHEST in precision or "HIGHEST" in of_library))
 
 
 def is_product(instruction: Instruction) -> bool:

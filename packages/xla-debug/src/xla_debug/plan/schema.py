@@ -49,7 +49,9 @@ class ProgramPlan:
     arguments, results: bytes that it takes and gives; reused: of the results in the memory of arguments; temporaries; code; peak: as the
     compiler has it. ms: estimated time of a run; compute_ms, memory_ms, links_ms: what each alone would take; exposed_ms: of the links
     while nothing else runs. cycles: share of `ms` from the compiler's own cycles; kernels: from the code of Pallas kernels; unknown:
-    kernels of which only the bytes are known. runs: how often the script ran it. schedule: temporaries along it, at most 400 numbers.
+    kernels of which only the bytes are known. wide_flops: of products in 64 bits, or in all of 32. regathered: bytes that a device sends in
+    all-gathers of what no turn of their loop changes, but for the first turn. runs: how often the script ran it. schedule: temporaries
+    along it, at most 400 numbers.
     """
 
     name: str
@@ -74,6 +76,8 @@ class ProgramPlan:
     kernels: float = 0.0
     unknown: int = 0
     copies: int = 0
+    wide_flops: float = 0.0
+    regathered: float = 0.0
     runs: int = 0
     costs: list[Cost] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)

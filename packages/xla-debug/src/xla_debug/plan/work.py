@@ -12,7 +12,7 @@ from xla_debug.plan.hlo import Computation, Instruction, Program
 from xla_debug.plan.kernel_code import kernel_work
 from xla_debug.plan.kernels import KernelWork
 from xla_debug.plan.loops import trips
-from xla_debug.plan.products import product_flops
+from xla_debug.plan.products import is_wide, products
 
 # Names for what is there already, or is not computed by the device's cores.
 _FREE = {
@@ -29,6 +29,7 @@ _DONE = ("-done", "-update")
 class Step:
     """An instruction that takes time. times: how often it runs. flops, nbytes (in main memory), cycles: of one run.
 
+    flops: of products and convolutions; those of elementwise operations do not count. wide: of them, those in 64 bits or in all of 32.
     kernel: what a Pallas kernel for TPUs computes, whose cycles the compiler does not tell; None for all else, and if it cannot be read.
     exchange: the collective that begins or ends here.
     """
@@ -38,6 +39,7 @@ class Step:
     flops: float
     nbytes: int
     cycles: int
+    wide: float = 0.0
     kernel: KernelWork | None = None
     exchange: Exchange | None = None
 
@@ -58,8 +60,10 @@ def _within(program: Program, computation: Computation, times: int) -> Iterator[
                 yield from _within(program, program.computations[called], inside)
             continue
         kernel = _kernel(program, instruction)
-        flops = product_flops(program, instruction) if kernel is None else kernel.flops
-        yield Step(instruction, times, flops, _traffic(program, instruction, exchange), instruction.cycles, kernel, exchange)
+        computed = list(products(program, instruction)) if kernel is None else []
+        flops = sum(each for _, each in computed) if kernel is None else kernel.flops
+        wide = sum(each for product, each in computed if is_wide(program, product))
+        yield Step(instruction, times, flops, _traffic(program, instruction, exchange), instruction.cycles, wide, kernel, exchange)
 
 
 def _is_free(instruction: Instruction) -> bool:

@@ -11,6 +11,8 @@ _WORTH = 0.02
 """Share of a device's memory from which on waste is worth a word."""
 _MANY_COPIES = 100
 """Copies and transposes in a step above which they are worth a word; a TPU's are mostly prefetches."""
+_WIDE = 0.1
+"""Share of the operations of products from which on their precision is worth a word."""
 _FULL = 0.9
 """Share of the memory above which a plan is tight."""
 
@@ -53,6 +55,17 @@ def _memory(plan: Plan) -> Iterator[str]:
 def _step(plan: Plan, step: ProgramPlan) -> Iterator[str]:
     if step.ms and step.exposed_ms > 0.2 * step.ms:
         yield f"{percent(step.exposed_ms / step.ms)} of the step wait for links: another mesh may exchange less"
+    if step.regathered > _WORTH * plan.memory:
+        yield (
+            f"a loop gathers the same again in each turn, {size(int(step.regathered))} of a device in a step: gather it before the loop, "
+            "or accumulate gradients over fewer and larger batches"
+        )
+    if step.wide_flops > _WIDE * step.flops and not plan.kind.startswith("cpu"):
+        yield (
+            f"{percent(step.wide_flops / step.flops)} of the operations of products are in float64, or in float32 at the precision "
+            "'highest': torch.autocast('xla', torch.bfloat16), or torch_xla.backends.set_mat_mul_precision('default'), takes a fraction "
+            "of the time"
+        )
     if step.copies > _MANY_COPIES and not plan.kind.startswith("TPU"):
         yield f"{step.copies} copies and transposes in a step: keep one memory format"
     if step.runs and len(plan.programs) > 4 * max(1, plan.steps):
