@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 
 import pytest
@@ -211,6 +212,25 @@ def test_conversion_variables(variables: dict[str, str], expected: str, run: Run
     output = run(PROBE, **variables).splitlines()
     assert output[:4] == [line for lines in EXPECTED[expected] for line in lines]
     assert output[4:] == [f"{(1 << 40) + 2} True", "torch.float32 32.0"]
+
+
+@pytest.mark.targets
+@pytest.mark.parametrize("variable", ["XLA_USE_BF16", "XLA_DOWNCAST_BF16"])
+@pytest.mark.parametrize(("target", "compiler"), [("v5e", "libtpu"), ("h100", "jax_cuda13_plugin")])
+def test_targets_multiply_in_bfloat16_where_a_variable_says_so(target: str, compiler: str, variable: str, run: Run) -> None:
+    if importlib.util.find_spec(compiler) is None:
+        pytest.skip(f"needs {compiler}: hatch run targets:test")
+    code = """
+        import re, torch, torch_xla
+        from xla_core.features.export.stablehlo import get_stablehlo
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 16)).to("xla")
+        model(torch.zeros(4, 3, 8, 8, device="xla")).square().mean().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        products = re.findall(r"(?:dot_general|convolution).*?: \\(tensor<(\\S+)>, tensor<(\\S+)>\\) ->", get_stablehlo(gradients))
+        print(len(products), {dtype.rpartition("x")[2] for pair in products for dtype in pair})
+        torch_xla.sync()
+    """
+    assert run(code, **{variable: "1", "XLA_TARGET": target, "JAX_PLATFORMS": "cpu"}).strip() == "5 {'bf16'}"
 
 
 def test_bits_are_refused_where_there_are_none(run: Run) -> None:

@@ -84,7 +84,7 @@ class _Sums:
         self._wide += step.wide * times
         if speed is not None:
             self._seconds["memory"] += times * step.nbytes / speed.memory
-            self._seconds["compute"] += times * step.flops / _peak(op, self._program, speed)
+            self._seconds["compute"] += times * step.flops / _peak(step, self._program, speed)
         self._counts["copies"] += times * (op.opcode in ("copy", "transpose", "copy-start"))
         self._counts["unknown"] += times * _is_unknown(step)
         if step.exchange is None:
@@ -156,15 +156,18 @@ def _compute_seconds(step: Step, program: Program, speed: Speed | None) -> float
     if step.kernel is not None and speed.clock:
         return max(kernel_seconds(step.kernel, speed), in_memory)
     # Without cycles, on a TPU: copies between memories.
-    return max(step.flops / _peak(step.instruction, program, speed), in_memory)
+    return max(step.flops / _peak(step, program, speed), in_memory)
 
 
-def _peak(op: Instruction, program: Program, speed: Speed) -> float:
+def _peak(step: Step, program: Program, speed: Speed) -> float:
     """Operations a second for the dtype of an instruction's operands. On TPUs float32 is multiplied in bfloat16 unless told otherwise."""
     if speed.clock:
         return speed.flops_bf16
-    dtypes = {array.dtype for number in op.operands if number in program.by_id for array in program.by_id[number].arrays}
-    return speed.flops_f32 if dtypes & {"f32", "f64"} and not dtypes & {"bf16", "f16"} else speed.flops_bf16
+    operands = [program.by_id[number] for number in step.instruction.operands if number in program.by_id]
+    dtypes = {array.dtype for operand in operands for array in operand.arrays}
+    if not dtypes & {"f32", "f64"} or dtypes & {"bf16", "f16"}:
+        return speed.flops_bf16
+    return speed.flops_f32 if step.wide else speed.flops_tf32
 
 
 def _origin(op: Instruction, program: Program, made_by: Mapping[str, Origin]) -> Origin:

@@ -18,7 +18,8 @@ _memory_of = core.targets.gpu_memory_bandwidth
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Peaks of one device. flops: operations a second on matrices in bfloat16, and in float32; memory: bytes a second.
+    """Peaks of one device. flops: operations a second on matrices in bfloat16, and in float32; memory: bytes a second. flops_tf32: in
+    float32 at a lower precision than the highest, which GPUs multiply in 19 bits.
 
     link: bytes a second in one direction over one link to a neighbour; links: along how many axes it has two. clock: of the cycles in which
     a TPU's compiler estimates; 0 where it does not. unit: rows and columns of a matrix unit; cores: each with a vector unit. ring: an axis
@@ -34,6 +35,7 @@ class Speed:
     unit: int = 1
     cores: int = 1
     ring: int = 1
+    flops_tf32: float = 0.0
 
 
 SPEEDS: Mapping[str, Speed] = {
@@ -42,10 +44,10 @@ SPEEDS: Mapping[str, Speed] = {
     "TPU v5": Speed(459e12, 459e12 / 6, 2.77e12, 90e9, 3, 1.75e9, 128, 2, 4),
     "TPU v6 lite": Speed(918e12, 918e12 / 6, 1.64e12, 90e9, 2, 1.75e9, 256, 1, 16),
     "TPU7x": Speed(1153e12, 1153e12 / 6, 3.69e12, 100e9, 3, 1.9e9, 256, 1, 4),
-    "NVIDIA A100-SXM4-80GB": Speed(312e12, 19.5e12, _memory_of("a100"), 300e9, 1),
-    "NVIDIA H100 80GB HBM3": Speed(989e12, 67e12, _memory_of("h100"), 450e9, 1),
-    "NVIDIA H200": Speed(989e12, 67e12, _memory_of("h200"), 450e9, 1),
-    "NVIDIA B200": Speed(2250e12, 75e12, _memory_of("b200"), 900e9, 1),
+    "NVIDIA A100-SXM4-80GB": Speed(312e12, 19.5e12, _memory_of("a100"), 300e9, 1, flops_tf32=156e12),
+    "NVIDIA H100 80GB HBM3": Speed(989e12, 67e12, _memory_of("h100"), 450e9, 1, flops_tf32=495e12),
+    "NVIDIA H200": Speed(989e12, 67e12, _memory_of("h200"), 450e9, 1, flops_tf32=495e12),
+    "NVIDIA B200": Speed(2250e12, 75e12, _memory_of("b200"), 900e9, 1, flops_tf32=1125e12),
 }
 
 HOP_SECONDS = 1e-6
