@@ -159,6 +159,20 @@ def job_table(results: Results) -> str:
     return table(["processes", "after", "s", "messages so far", "threads", "processor s", "memory, MB"], rows, right_from=2)
 
 
+def targets_table(results: Results) -> str:
+    """Ours divided by JAX's, a step and target a row; what misses its goal is bold. Then what ours takes."""
+    goals: dict[str, float] = results["goals"]
+    names = {"time": "time", "nbytes": "bytes", "memory": "memory", "copies": "copies", "compile_s": "compiling"}
+    rows = []
+    for row in results["rows"]:
+        if row["by"] == "xla":
+            ratios = [(f"{row[f'{key}_vs_jax']:.2f}", row[f"{key}_vs_jax"] <= goal) for key, goal in goals.items()]
+            figures = [number(row["time"]), number(row["memory"] / 1e6), number(row["compile_s"])]
+            rows.append([row["case"], row["target"], *(text if met else f"**{text}**" for text, met in ratios), *figures])
+    headings = [f"{names[key]}, × jax (≤ {goal})" for key, goal in goals.items()]
+    return table(["step", "target", *headings, "ms", "MB", "compiled in, s"], rows, right_from=2)
+
+
 def calibration_table(results: Results) -> str:
     """Measured and estimated seconds, then the memory of a device, a published step and a program a row."""
     rows, memory = [], []
@@ -201,6 +215,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "spmd-scale": scale_table,
     "job-start": job_table,
     "replica-scale": replicas_table,
+    "targets": targets_table,
     "calibration": calibration_table,
 }
 

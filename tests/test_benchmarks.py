@@ -140,6 +140,7 @@ WRONG = (
     ("loops.py", ("--loops", "spiral"), "spiral"),
     ("checkpoint.py", ("--cases", "restore"), "restore"),
     ("calibration.py", ("--cases", "9b"), "9b"),
+    ("targets.py", ("--models", "gpt9"), "gpt9"),
     ("render.py", ("no-such-file.json",), "no-such-file.json"),
 )
 # The scripts one after the other, each as the program of the process: what they import takes longer than they do.
@@ -192,6 +193,21 @@ def test_a_job_starts_and_ends_with_one_thread_of_its_server(tmp_path: Path) -> 
     assert rows[-1]["messages"] < 40 * rows[-1]["processes"]
     done = run_script("render.py", str(tmp_path / "results.json"))
     assert done.returncode == 0 and "| meet again |" in done.stdout
+
+
+@pytest.mark.targets
+def test_steps_are_compiled_for_targets_beside_those_by_hand(tmp_path: Path) -> None:
+    if importlib.util.find_spec("libtpu") is None or importlib.util.find_spec("jax_cuda13_plugin") is None:
+        pytest.skip("needs libtpu and jax_cuda13_plugin: hatch run targets:test")
+    rows = results("targets.py", tmp_path / "results.json", "--models", "mlp,llama")["rows"]
+    assert [(row["case"], row["target"], row["by"]) for row in rows[::2]] == [
+        (m, t, "xla") for t in ("v5e", "h100") for m in ("mlp", "llama")
+    ]
+    for ours, by_hand in zip(rows[::2], rows[1::2], strict=True):
+        assert by_hand["by"] == "jax" and ours["flops"] == pytest.approx(by_hand["flops"], rel=0.05), "the same step"
+        assert all(row[key] > 0 for row in (ours, by_hand) for key in ("time", "nbytes", "memory", "compile_s"))
+    done = run_script("render.py", str(tmp_path / "results.json"))
+    assert done.returncode == 0 and "| mlp | v5e |" in done.stdout
 
 
 @pytest.mark.targets
