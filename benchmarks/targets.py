@@ -128,8 +128,6 @@ def main(targets: str, models: str, dtype: str, quick: bool, path: Path) -> None
         raise click.UsageError(f"there is no model {', '.join(sorted(unknown))}; known are {', '.join(works)}")
     rows: list[Row] = []
     table = Table("step", "target", "by", "time", "bytes", "memory", "copies", "compile s", *(f"{key} ×" for key in GOALS))
-        "step", "target", "by", "time", "bytes", "memory", "copies", "compile s", "time ×", "bytes ×", "memory ×", "copies ×", "compile ×"
-    )
     for name in targets.split(","):
         for model in models.split(","):
             with within(name) as target:
