@@ -5,12 +5,7 @@ Each entry runs in a process of its own, so that one failure is one row. NAMES: 
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import entries  # isort: skip  # adds the folder of the next two to the path
+import children
 import harness
 import render
 from case import Entry
@@ -26,31 +22,6 @@ from case import Entry
 HEADINGS = ("model", "library", "outputs", "gradients", "fallbacks", "late compiles", "xla, ms", "eager, ms", "inductor, ms", "× eager", "")
 PAGE_HEADINGS = ("model", "library", "what", *HEADINGS[2:])
 QUIET = {**harness.PASSIVE, "PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
-
-
-def chosen(names: tuple[str, ...]) -> list[Entry]:
-    """The entries of those names or libraries. Raises `click.UsageError` for an unknown one."""
-    known = {entry.name for entry in entries.ENTRIES} | {entry.library for entry in entries.ENTRIES}
-    if unknown := [name for name in names if name not in known]:
-        raise click.UsageError(f"{', '.join(unknown)} is not one of {', '.join(sorted(known))}")
-    return [entry for entry in entries.ENTRIES if not names or entry.name in names or entry.library in names]
-
-
-def measured(entry: Entry, inductor: bool, budget_s: float, limit_s: float) -> dict[str, Any]:
-    """The row of an entry, from its process; what failed is its `error`."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "row.json"
-        worker = Path(__file__).with_name("worker.py")
-        command = [sys.executable, str(worker), entry.name, str(target), "--inductor" if inductor else "--no-inductor", str(budget_s)]
-        try:
-            done = subprocess.run(command, env={**os.environ, **QUIET}, capture_output=True, text=True, timeout=limit_s, check=False)
-        except subprocess.TimeoutExpired:
-            return {"error": f"not done after {limit_s:.0f} s"}
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode} and said nothing"]
-            return {"error": next((line for line in reversed(lines) if re.match(r"\w[\w.]*(Error|Exception)\b", line)), lines[-1])[:300]}
-        row: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
-        return row
 
 
 def verdict(entry: Entry, row: dict[str, Any]) -> tuple[str, str]:
@@ -108,9 +79,10 @@ def page(rows: list[tuple[Entry, dict[str, Any]]]) -> dict[str, str]:
 @click.option("--limit", type=click.FloatRange(1.0), default=600.0, show_default=True, help="Seconds that an entry may take.")
 def main(names: tuple[str, ...], into: Path | None, target: Path | None, inductor: bool, budget: float, limit: float) -> None:
     console, rows = harness.wide_console(), []
-    for entry in chosen(names):
+    for entry in entries.chosen(names, entries.ENTRIES):
         console.print(f"{entry.name}: {entry.what}", style="dim")
-        rows.append((entry, measured(entry, inductor, budget, limit)))
+        options = ["--inductor" if inductor else "--no-inductor", str(budget)]
+        rows.append((entry, children.row_of("worker.py", entry.name, options, QUIET, limit)))
     show(rows, console)
     if target is not None:
         harness.write_results(target, "models", [{"model": entry.name, "short": verdict(entry, row)[0], **row} for entry, row in rows])
