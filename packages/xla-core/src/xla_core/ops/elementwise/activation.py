@@ -45,9 +45,14 @@ def _zero_where(condition: jax.Array, x: jax.Array) -> jax.Array:
 without_lowering("prelu", autocast=Autocast.LOWER)
 
 
-@wide("relu", autocast=Autocast.LOWER)
-def relu(x: jax.Array) -> jax.Array:
+@op("relu", autocast=Autocast.LOWER)
+def relu_of(ctx: Context, x: jax.Array) -> jax.Array:
     """relu(Tensor self) -> Tensor"""
+    return relu(x)
+
+
+def relu(x: jax.Array) -> jax.Array:
+    """The larger of `x` and 0, in its own dtype: nothing is rounded, and what is wider is not kept for a gradient."""
     return lax.max(x, _const(0, x))
 
 
@@ -57,10 +62,13 @@ def threshold(x: jax.Array, threshold: Real, value: Real) -> jax.Array:
     return lax.select(lax.le(x, _const(threshold, x)), _const(value, x), x)
 
 
-@wide("threshold_backward", tensors=2, scalars=("threshold",))
-def threshold_backward(grad: jax.Array, x: jax.Array, threshold: Real) -> jax.Array:
+@op("threshold_backward", scalars=("threshold",))
+def threshold_backward(ctx: Context, grad: jax.Array, x: jax.Array, threshold: Real) -> jax.Array:
     """threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor"""
-    return _zero_where(lax.le(x, _const(threshold, x)), grad)
+    if isinstance(threshold, jax.Array) or threshold != 0:  # 0, of ReLUs, is the same number in all dtypes
+        x = cast(x, compute_dtype(x.dtype))
+    hidden, grad = broadcast(lax.le(x, _const(threshold, x)), cast(grad, ctx.dtype))
+    return _zero_where(hidden, grad)
 
 
 @wide("hardtanh", scalars=("min_val", "max_val"))
