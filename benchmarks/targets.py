@@ -4,6 +4,7 @@ Needs the compilers: `hatch run bench:targets` has an environment with them. Tim
 """
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -28,26 +29,29 @@ GOALS = {"time": 1.05, "nbytes": 1.05, "memory": 1.0, "copies": 1.1, "compile_s"
 DTYPES = steps.DTYPES
 
 
-def ours(work: steps.Workload) -> Any:
-    """What jax made of the program of a steady step. Gradients are dropped before it ends: by hand nobody returns them."""
+def ours(work: steps.Workload) -> tuple[Any, float]:
+    """What jax made of the program of a steady step, and the seconds it took. Gradients are dropped before it ends, as by hand."""
     import torch_xla
+    from xla_core.abi.events import CompileEvent, subscribe
     from xla_core.abi.graph import register_wrapper
 
     compiled: list[Any] = []
+    seconds: list[float] = []
 
     def note(graph: object, program: Any) -> Any:
         compiled.append(program.compiled)
         return program
 
     stop = register_wrapper(note)
+    end = subscribe(lambda event: seconds.append(event.duration_ns / 1e9), CompileEvent)
     step = steps.torch_step(work, torch_xla.device(), torch_xla.sync, keep_gradients=False)
     for _ in range(3):
         step()
-    stop()
-    return compiled[-1]
+    stop(), end()
+    return compiled[-1], seconds[-1]
 
 
-def theirs(work: steps.Workload, device: Any) -> Any:
+def theirs(work: steps.Workload, device: Any) -> tuple[Any, float]:
     """The same by hand, with state and batch described only."""
     model = work.model()
     place = SingleDeviceSharding(device)
@@ -60,11 +64,18 @@ def theirs(work: steps.Workload, device: Any) -> Any:
     buffers = {name: described(value) for name, value in model.named_buffers() if value.is_floating_point()}
     inputs, labels = map(described, work.batch())
     if work.rule is None:
-        return models_jax.decoding_program(work.in_jax).lower(params, inputs).compile()
+        return timed(models_jax.decoding_program(work.in_jax), params, inputs)
     state = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), jax.eval_shape(work.rule.start, params, buffers)
     )
-    return models_jax.training_program(work.in_jax, work.rule).lower(params, state, inputs, labels).compile()
+    return timed(models_jax.training_program(work.in_jax, work.rule), params, state, inputs, labels)
+
+
+def timed(program: Any, *arguments: Any) -> tuple[Any, float]:
+    """A jitted function compiled, and the seconds it took."""
+    begin = time.perf_counter()
+    compiled = program.lower(*arguments).compile()
+    return compiled, time.perf_counter() - begin
 
 
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
@@ -93,16 +104,12 @@ def large_works(quick: bool) -> dict[str, steps.Workload]:
     return {row.name: row for row in rows}
 
 
-def row_of(name: str, target: Any, precision: str, make: Callable[[], Any], kind: str) -> Row:
+def row_of(name: str, target: Any, precision: str, make: Callable[[], tuple[Any, float]], kind: str) -> Row:
     """The figures of one program."""
-    import time
-
     from xla_debug.plan.estimate import described
 
-    begin = time.perf_counter()
     with jax.default_matmul_precision(precision):
-        compiled = make()
-    seconds = time.perf_counter() - begin
+        compiled, seconds = make()
     plan = described(compiled, target.kind, target.devices, {}, name=name, line=None, operations=0)
     # For TPUs the compiler counts, in some programs, what it holds on the chip.
     temporaries = max(plan.schedule, default=0) if target.platform == "tpu" else plan.temporaries
