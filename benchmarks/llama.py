@@ -243,10 +243,10 @@ def training_step(size: Size, batch: int, tokens: int, setting: Setting, devices
 
     def step() -> Tensor:
         with torch_xla.step():
-            optimizer.zero_grad(set_to_none=True)
             loss = F.cross_entropy(model(words).flatten(0, 1), labels.flatten())
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()  # or gradients would be results
         return loss
 
     return step
