@@ -6,19 +6,22 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+import handmade_hlo
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from handmade_hlo import computation, op
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import torch_xla
-from xla_debug.plan.estimate import described
+from xla_debug.plan.estimate import described, of_module
 from xla_debug.plan.hlo import Array
 from xla_debug.plan.schema import Candidate, Plan, ProgramPlan, State, from_json, to_json
 from xla_debug.plan.search import meshes, ranked
 from xla_debug.plan.traffic import Collective, axis_of
+from xla_debug.profiling.wire_format import text_field
 from xla_debug.rendering.plan_limits import parse_bytes, parse_seconds
 
 
@@ -122,6 +125,17 @@ def test_quantities_have_units() -> None:
     for text in ("30", "GiB", "3 parsecs"):
         with pytest.raises(ValueError, match="--memory is"):
             parse_bytes(text)
+
+
+@pytest.mark.parametrize(("opcode", "by_cycles"), [("broadcast", False), ("reduce", False), ("negate", True)])
+def test_cycles_count_but_of_what_the_compiler_overrates(opcode: str, by_cycles: bool) -> None:
+    cycles, size = 35_000_000, 1 << 24
+    config = text_field(43, b'{"window_config": {"estimated_cycles": "%d"}}' % cycles)
+    made = op(12, opcode, handmade_hlo.array(size), 11, more=config)
+    module = handmade_hlo.module(1, computation(1, 12, op(11, "parameter", handmade_hlo.array(size)), made))
+    plan = of_module(module, {}, "TPU v6 lite", [], {}, name="program", line=None, operations=1)
+    assert plan.ms == pytest.approx(1000 * cycles / 1.75e9 if by_cycles else 1000 * plan.nbytes / 1.64e12)
+    assert plan.cycles == by_cycles and plan.nbytes > 0
 
 
 @pytest.mark.targets
