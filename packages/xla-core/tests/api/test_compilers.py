@@ -14,6 +14,7 @@ from torch import nn
 import torch_xla
 import torch_xla.backends
 import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
 from xla_core.abi.events import FallbackEvent, subscribe
 from xla_core.abi.graph import register_wrapper
 from xla_core.base.errors import LoweringError, UnsupportedOperationError
@@ -126,6 +127,12 @@ def test_float64_is_compiled_as_far_as_the_platform_has_it(programs: list[Any]) 
     stop()
     assert inverse.dtype is values.dtype is torch.float64
     assert [event.operator for event in seen] == ["aten::linalg_inv_ex", "aten::_linalg_svd"] * on_tpu()
+
+
+def test_devices_have_the_attributes_of_their_kind(programs: list[Any]) -> None:
+    (attributes,) = xr.global_runtime_device_attributes()
+    assert set(attributes) == ({"name", "coords", "core_on_chip", "num_cores"} if on_tpu() else {"name"})
+    assert xr.global_device_count() == xr.world_size() == 1 and not programs
 
 
 def test_what_is_too_large_is_said_with_figures(programs: list[Any]) -> None:

@@ -88,9 +88,10 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
 def _attributes(device: jax.Device, index: int) -> dict[str, Any]:
     """The attributes of a physical device. index: over the whole job."""
     attributes: dict[str, Any] = {"name": f"{client.client().kind}:{index}"}
-    coords = getattr(device, "coords", None)
+    core = getattr(device, "core_on_chip", None)
+    coords = None if core is None else getattr(device, "coords", None)  # GPUs of a topology have some, too, which say nothing
     if coords is not None:
-        attributes |= {"coords": list(coords), "core_on_chip": device.core_on_chip, "num_cores": getattr(device, "num_cores", 1)}
+        attributes |= {"coords": list(coords), "core_on_chip": core, "num_cores": getattr(device, "num_cores", 1)}
     slice_index = getattr(device, "slice_index", None)
     if slice_index is not None and coords is not None:
         attributes["slice_index"] = slice_index
