@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from xla_core.base import timer_signal
 from xla_core.base.accelerators import GPUS, TPUS, GpuKind, TpuKind
 from xla_core.base.errors import UnknownDeviceError
 from xla_core.base.private_jax import answer_for_missing_cuda_libraries
@@ -99,6 +100,7 @@ def _tpus(name: str, generation: str, shape: tuple[int, ...]) -> Target:
     host = [min(size, most) for size, most in zip((*shape, 1)[:3], (2, 2, 1), strict=True)]
     options = {"chip_config_name": kind.config, "chips_per_host_bounds": tuple(host)}
     topology = _described("libtpu", name, f"{kind.topology}:{_times(shape)}", "tpu", options)
+    timer_signal.tell_python_that_it_is_ignored()
     return Target(name, tuple(topology.devices), shape, kind.memory_bytes, attached=False)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import torch
 
-from xla_core.base import config, metrics
+from xla_core.base import config, metrics, timer_signal
 from xla_core.base.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
 from xla_core.base.private_jax import import_dialects, leave_runtime_to_parent
 from xla_core.engine.graph import rng
@@ -229,6 +229,8 @@ def _start() -> Client:
         raise UnknownDeviceError(
             f"PJRT_DEVICE={kind}: jaxlib has no such devices here ({error}). Install the matching plugin or use CPU"
         ) from error
+    if kind == "TPU":
+        timer_signal.tell_python_that_it_is_ignored()
     if kind == "CPU":
         # The user's own JAX code may have asked for more.
         devices = devices[: config.CPU_NUM_DEVICES.get()]

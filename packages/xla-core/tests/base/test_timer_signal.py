@@ -1,0 +1,52 @@
+"""The signal of libtpu's timer stays ignored where a library restores handlers."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import torch_xla
+from xla_core.base.timer_signal import tell_python_that_it_is_ignored
+
+
+@pytest.fixture(autouse=True)
+def as_python_starts() -> Iterator[None]:
+    kept = signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGPROF, kept)
+
+
+def test_a_library_that_restores_handlers_leaves_it_ignored() -> None:
+    tell_python_that_it_is_ignored()
+    kept = signal.getsignal(signal.SIGPROF)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, kept)
+    signal.raise_signal(signal.SIGPROF)  # would end the process
+    assert kept == signal.SIG_IGN
+
+
+def test_a_handler_of_the_program_stays() -> None:
+    seen: list[int] = []
+    signal.signal(signal.SIGPROF, lambda number, frame: seen.append(number))
+    tell_python_that_it_is_ignored()
+    signal.raise_signal(signal.SIGPROF)
+    assert seen == [signal.SIGPROF]
+
+
+def test_another_thread_changes_nothing() -> None:
+    thread = threading.Thread(target=tell_python_that_it_is_ignored)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
+
+
+@pytest.mark.targets
+def test_targets_of_tpus_tell_python() -> None:
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("needs libtpu: hatch run targets:test")
+    with torch_xla.target("v5e:4x8"):  # one that no other test describes
+        assert signal.getsignal(signal.SIGPROF) == signal.SIG_IGN
