@@ -120,17 +120,18 @@ SCALING = {
 STEPS = [torch.tensor(3.0), torch.tensor(1.0), torch.tensor(1000.0)]
 
 
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("scaling", SCALING)
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("name", ["_fused_adam", "_fused_adamw"])
-def test_adam(name: str, amsgrad: bool, scaling: str) -> None:
+def test_adam(name: str, amsgrad: bool, scaling: str, platform: str) -> None:
     params, grads, means, squares, largest = (listed(count=3) for _ in range(5))
     hyper = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": amsgrad, **SCALING[scaling]}
     lists = (params, grads, means, squares, largest if amsgrad else [], STEPS)
     op = getattr(aten, name)
-    check_lowering(op.default, *lists, lr=0.01, weight_decay=0.1, maximize=False, **hyper)
-    check_lowering(op.default, *lists, lr=0.01, weight_decay=0.0, maximize=True, **hyper)
-    check_lowering(op.tensor_lr, *lists, lr=torch.tensor(0.01), weight_decay=0.1, maximize=False, **hyper)
+    check_lowering(op.default, *lists, lr=0.01, weight_decay=0.1, maximize=False, platform=platform, **hyper)
+    check_lowering(op.default, *lists, lr=0.01, weight_decay=0.0, maximize=True, platform=platform, **hyper)
+    check_lowering(op.tensor_lr, *lists, lr=torch.tensor(0.01), weight_decay=0.1, maximize=False, platform=platform, **hyper)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -61,6 +61,10 @@ def _decayed(grad: jax.Array, param: jax.Array, weight_decay: Value) -> jax.Arra
     return grad if _is_zero(weight_decay) else grad + param * _like(weight_decay, param)
 
 
+def _rows(x: jax.Array) -> Arrays:
+    return [lax.index_in_dim(x, row, keepdims=False) for row in range(x.shape[0])]
+
+
 def _transposed(rows: Sequence[tuple[jax.Array, ...]], width: int) -> Arrays:
     """Per-parameter results as the flat output list: all of the first kind, then all of the second …"""
     return [row[i] for i in range(width) for row in rows]
@@ -77,6 +81,22 @@ class _Adam:
     eps: Value
     decoupled: bool
 
+    def corrected(self, ctx: Context, steps: Arrays) -> tuple[jax.Array, jax.Array]:
+        """The rate by the correction of the mean, and the root of that of the square, a row for each parameter.
+
+        All at once: a TPU has no float64, and XLA makes hundreds of instructions of each power. There they are `-expm1(step * log(beta))`
+        in float32, which loses nothing where 1 - beta is small.
+        """
+        dtype = np.dtype(np.float32) if ctx.platform == "tpu" else _DOUBLE
+        counts = lax.concatenate([lax.reshape(cast(step, dtype), (1,)) for step in steps], 0)
+
+        def correction(beta: Value) -> jax.Array:
+            if dtype == _DOUBLE:
+                return 1 - lax.pow(_like(beta, counts), counts)
+            return lax.neg(lax.expm1(counts * lax.log1p(_like(_double(beta) - 1, counts))))
+
+        return _like(self.lr, counts) / correction(self.beta1), lax.sqrt(correction(self.beta2))
+
     def step(
         self,
         gradient: _Gradient,
@@ -85,9 +105,10 @@ class _Adam:
         mean: jax.Array,
         square: jax.Array,
         largest: jax.Array | None,
-        step: jax.Array,
+        rate: jax.Array,
+        root: jax.Array,
     ) -> tuple[jax.Array, ...]:
-        """New parameter, gradient, moments and, for amsgrad, the largest second moment."""
+        """New parameter, gradient, moments and, for amsgrad, the largest second moment. rate, root: as `corrected` gives them."""
         raw = gradient.unscaled(grad)
         ascent, wide = gradient.ascent(raw), cast(param, compute_dtype(param.dtype))
         if self.decoupled:
@@ -98,10 +119,8 @@ class _Adam:
         new_mean = new_mean + (ascent - new_mean) * _like(1 - _double(self.beta1), ascent)
         new_square = cast(square, ascent.dtype) * _like(self.beta2, ascent) + _like(1 - _double(self.beta2), ascent) * ascent * ascent
         bound = new_square if largest is None else lax.max(cast(largest, ascent.dtype), new_square)
-        count = _double(step)
-        correction1, correction2 = (1 - lax.pow(_double(beta), count) for beta in (self.beta1, self.beta2))
-        denominator = lax.sqrt(bound) / _like(lax.sqrt(correction2), bound) + _like(self.eps, bound)
-        new_param = wide - _like(_double(self.lr) / correction1, wide) * new_mean / denominator
+        denominator = lax.sqrt(bound) / _like(root, bound) + _like(self.eps, bound)
+        new_param = wide - _like(rate, wide) * new_mean / denominator
         pairs = [(param, new_param), (grad, raw), (mean, new_mean), (square, new_square)]
         if largest is not None:
             pairs.append((largest, bound))
@@ -127,7 +146,10 @@ def _register_adam(name: str, decoupled: bool) -> None:
     ) -> Arrays:
         gradient, rule = _Gradient(grad_scale, found_inf, maximize), _Adam(**hyper, decoupled=decoupled)
         largest: Sequence[jax.Array | None] = max_exp_avg_sqs if amsgrad else [None] * len(self)
-        columns = zip(self, grads, exp_avgs, exp_avg_sqs, largest, state_steps, strict=True)
+        if not self:
+            return []
+        rates, roots = rule.corrected(ctx, state_steps)
+        columns = zip(self, grads, exp_avgs, exp_avg_sqs, largest, _rows(rates), _rows(roots), strict=True)
         results = _transposed([rule.step(gradient, *column) for column in columns], 5 if amsgrad else 4)
         return results if amsgrad else results + list(max_exp_avg_sqs)
 
