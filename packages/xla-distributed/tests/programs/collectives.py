@@ -10,7 +10,6 @@ import importlib
 import operator
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import torch_xla._XLAC as lib
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 import xla_distributed.collectives.ops
-from xla_core.ops.table import TABLE, Context
+from xla_core.testing import lower_as_for
 
 DTYPES = (
     torch.float32,
@@ -247,22 +246,10 @@ def low_level(rank: int, count: int) -> Iterator[Check]:
         raise AssertionError("a wrong call was taken")
 
 
-def lower_as_for(platform: str) -> None:
-    """Let collectives be lowered as for another platform."""
-    modules = pkgutil.iter_modules(xla_distributed.collectives.ops.__path__, "xla_distributed.collectives.ops.")
-    for module in modules:  # they register their operations
-        importlib.import_module(module.name)
-
-    def there(lower: Callable[..., Any], context: Context, *args: Any, **kwargs: Any) -> Any:
-        return lower(replace(context, platform=platform), *args, **kwargs)
-
-    for name, spec in list(TABLE.items()):
-        if name.startswith("xla_distributed::"):
-            TABLE[name] = replace(spec, lower=functools.partial(there, spec.lower))
-
-
 def work(rank: int, folder: str, which: str, platform: str = "cpu") -> dict[str, Any]:
-    lower_as_for(platform)
+    for module in pkgutil.iter_modules(xla_distributed.collectives.ops.__path__, "xla_distributed.collectives.ops."):
+        importlib.import_module(module.name)  # each registers its operations
+    lower_as_for(platform, "xla_distributed")
     count = xr.world_size()
     dtypes = DTYPES if which == "all" else FEW
     checks = [

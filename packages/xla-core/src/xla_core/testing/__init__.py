@@ -10,7 +10,7 @@ from xla_core.testing.backends import (
 from xla_core.testing.budgets import functions_without_budget
 from xla_core.testing.contracts import EventSinkContract, GraphPassContract, OperatorContract
 from xla_core.testing.describe import describe
-from xla_core.testing.lowering import check_lowering, lower_once
+from xla_core.testing.lowering import check_lowering, lower_as_for, lower_once
 from xla_core.testing.targets import planned_cpu
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "check_sharding_backend",
     "describe",
     "functions_without_budget",
+    "lower_as_for",
     "lower_once",
     "planned_cpu",
 ]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -81,3 +84,17 @@ def check_lowering(func: OpOverload, *args: Any, rtol: float | None = None, atol
     for mine, theirs in zip(got, tree_flatten(expected)[0], strict=True):
         if isinstance(theirs, torch.Tensor):
             torch.testing.assert_close(mine, theirs.resolve_conj().resolve_neg(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def lower_as_for(platform: str, namespace: str) -> None:
+    """Let a namespace's operations be lowered as for another platform, from now on and in this process: it runs what others get.
+
+    platform: as `Context.platform`. namespace: of the operators, such as `my_package`, which must be registered already.
+    """
+
+    def there(lower: Callable[..., Any], context: Context, *args: Any, **kwargs: Any) -> Any:
+        return lower(replace(context, platform=platform), *args, **kwargs)
+
+    for name, spec in list(TABLE.items()):
+        if name.startswith(f"{namespace}::"):
+            TABLE[name] = replace(spec, lower=partial(there, spec.lower))
