@@ -166,7 +166,7 @@ def targets_table(results: Results) -> str:
     rows = []
     for row in results["rows"]:
         if row["by"] == "xla":
-            ratios = [(f"{row[f'{key}_vs_jax']:.2f}", row[f"{key}_vs_jax"] <= goal) for key, goal in goals.items()]
+            ratios = [(f"{row[f'{key}_vs_jax']:.3f}", row[f"{key}_vs_jax"] <= goal) for key, goal in goals.items()]
             figures = [number(row["time"]), number(row["memory"] / 1e6), number(row["compile_s"])]
             rows.append([row["case"], row["target"], *(text if met else f"**{text}**" for text, met in ratios), *figures])
     headings = [f"{names[key]}, × jax (≤ {goal})" for key, goal in goals.items()]

@@ -13,7 +13,7 @@ from typing import Any
 
 from xla_debug.plan.constants import same_each_turn
 from xla_debug.plan.exchanges import Exchange
-from xla_debug.plan.hardware import SPEEDS, Speed
+from xla_debug.plan.hardware import OVERRATED, SPEEDS, Speed
 from xla_debug.plan.hlo import Instruction, Program
 from xla_debug.plan.kernels import kernel_seconds
 from xla_debug.plan.links import Background, Way, way
@@ -34,10 +34,6 @@ MEMORY = {
     "peak": "peak_memory_in_bytes",
 }
 """Fields of a program's plan by the names that the compiler's figures have."""
-_OVERRATED = ("broadcast", "reduce")
-"""Instructions by themselves whose cycles are not taken: the compiler of TPUs estimates five to twelve times what moving the bytes takes,
-and its listings have loops that take less than that (libtpu 0.0.42.1, v5e, v5p, v6e: `bf16[32,8192,4096]` filled, `bf16[8,4,8192,128]`
-summed over an axis: 24 million and 1.1 million cycles on v6e, where the loops take 0.5 and 0.04, and the bytes 2.3 and 0.09)."""
 _MOST_ROWS, _MOST_BUFFERS, _MOST_POINTS, _MOST_COPIES = 200, 10, 400, 4
 
 
@@ -152,7 +148,7 @@ def _is_unknown(step: Step) -> bool:
 
 
 def _by_cycles(step: Step, speed: Speed) -> bool:
-    return bool(speed.clock and step.cycles) and step.instruction.opcode not in _OVERRATED
+    return bool(speed.clock and step.cycles) and step.instruction.opcode not in OVERRATED
 
 
 def _compute_seconds(step: Step, program: Program, speed: Speed | None) -> float:

@@ -156,7 +156,8 @@ def attend_backward(
     weights = lax.exp(lax.sub(scores, _over_keys(logsumexp, scores)))
     rows, batch = scores.ndim - 2, tuple(range(scores.ndim - 2))
     to_value = contract(cast(weights, dtype), grad, ((rows,), (rows,)), (batch, batch))
-    to_weights = cast(cast(matrix_product(grad, _transposed(value)), dtype), wide)  # as large as the scores: half the memory
+    # As large as the scores: kept in halves where the platform multiplies these.
+    to_weights = cast(cast(matrix_product(grad, _transposed(value)), dtype), wide)
     to_scores = lax.mul(weights, lax.sub(to_weights, _over_keys(level, to_weights)))
     scaled = cast(lax.mul(to_scores, full(factor, to_scores.shape, wide)), dtype)
     to_query = matrix_product(scaled, key)
