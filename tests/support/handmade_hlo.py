@@ -28,6 +28,11 @@ def element(index: int) -> bytes:
     return number_field(13, index)
 
 
+def position(number: int) -> bytes:
+    """The field of a `parameter`."""
+    return number_field(9, number)
+
+
 def integers(*values: int) -> bytes:
     """The field of a `constant`."""
     return text_field(8, b"".join(number_field(4, value) for value in values))

@@ -9,7 +9,7 @@ import handmade_hlo
 import jax
 import jax.numpy as jnp
 import numpy as np
-from handmade_hlo import computation, element, op
+from handmade_hlo import computation, element, op, position
 from jax import lax
 
 from xla_debug.plan.constants import constant_of, same_each_turn
@@ -45,6 +45,45 @@ def test_a_turn_of_a_loop_writes_its_own_slice() -> None:
 
     total = nbytes(program_of(all_sums, (SIZE, SIZE), (LAYERS, SIZE, SIZE)))
     assert LAYERS * 3 * LAYER <= total < LAYERS * 12 * LAYER
+
+
+def test_fusions_within_fusions_read_and_write_slices_and_move_nothing_that_they_pass_on() -> None:
+    layers, layer, index = handmade_hlo.array(LAYERS, SIZE), handmade_hlo.array(1, SIZE), handmade_hlo.array()
+    read = computation(
+        1,
+        13,
+        op(11, "parameter", layers, more=position(0)),
+        op(12, "parameter", index, more=position(1)),
+        op(13, "dynamic-slice", layer, 11, 12, 12),
+    )
+    write = computation(
+        2,
+        24,
+        op(21, "parameter", layers, more=position(0)),
+        op(22, "parameter", layer, more=position(1)),
+        op(23, "parameter", index, more=position(2)),
+        op(24, "dynamic-update-slice", layers, 21, 22, 23, 23),
+    )
+    both = computation(
+        3,
+        36,
+        op(31, "parameter", layers, more=position(0)),
+        op(32, "parameter", index, more=position(1)),
+        op(33, "parameter", layers, more=position(2)),
+        op(34, "fusion", layer, 31, 32, called=(1,)),
+        op(35, "fusion", layers, 31, 34, 32, called=(2,)),
+        op(36, "tuple", handmade_hlo.tuple_of(layers, layers), 35, 33),
+    )
+    entry = computation(
+        4,
+        44,
+        op(41, "parameter", layers, more=position(0)),
+        op(42, "parameter", index, more=position(1)),
+        op(43, "parameter", layers, more=position(2)),
+        op(44, "fusion", handmade_hlo.tuple_of(layers, layers), 41, 42, 43, called=(3,)),
+    )
+    indices = 4
+    assert nbytes(Program(handmade_hlo.module(4, read, write, both, entry))) == 2 * 4 * SIZE + indices
 
 
 TABLE = handmade_hlo.array(2, 3)

@@ -138,6 +138,15 @@ def test_cycles_count_but_of_what_the_compiler_overrates(opcode: str, by_cycles:
     assert plan.cycles == by_cycles and plan.nbytes > 0
 
 
+def test_nothing_takes_less_than_its_bytes_at_the_memorys_speed() -> None:
+    size = 1 << 24
+    config = text_field(43, b'{"window_config": {"estimated_cycles": "1000"}}')
+    made = op(12, "negate", handmade_hlo.array(size), 11, more=config)
+    module = handmade_hlo.module(1, computation(1, 12, op(11, "parameter", handmade_hlo.array(size)), made))
+    plan = of_module(module, {}, "TPU v6 lite", [], {}, name="program", line=None, operations=1)
+    assert plan.nbytes == 2 * 4 * size and plan.ms == pytest.approx(1000 * plan.nbytes / 1.64e12)
+
+
 @pytest.mark.targets
 @pytest.mark.parametrize(("name", "module"), [("v5e:2x2", "libtpu"), ("h100x8", "jax_cuda13_plugin")])
 def test_what_a_loop_gathers_again_in_each_turn_is_counted(name: str, module: str) -> None:

@@ -17,60 +17,63 @@ _NAMES = {"bitcast", "reshape", "get-tuple-element"}
 
 def accessed(program: Program, op: Instruction) -> int:
     """Bytes read and written by one run of an instruction."""
-    fused = program.computations[op.called[0]] if op.opcode == "fusion" and op.called else None
-    read = sum(_read(program, op, position, fused) for position, number in enumerate(op.operands) if number in program.by_id)
-    return read + _written(program, op, fused)
+    read = sum(_read(program, op, position) for position, number in enumerate(op.operands) if number in program.by_id)
+    return read + _written(program, op)
 
 
-def _read(program: Program, op: Instruction, position: int, fused: Computation | None) -> int:
+def _read(program: Program, op: Instruction, position: int) -> int:
     operand = program.by_id[op.operands[position]]
-    whole = operand.nbytes
-    if not whole:
-        return 0
-    if fused is None:
-        return min(whole, _part(program, op, position, op))
-    parameter = next((each for each in fused.instructions if _is_parameter(each, position)), None)
-    if parameter is None:
-        return whole
-    in_main_memory = whole / max(1, sum(array.stored for array in operand.made))
-    return min(whole, int(in_main_memory * sum(_part(program, user, place, user) for user, place in _users(fused, parameter))))
+    whole, stored = operand.nbytes, _stored(operand)
+    return min(whole, int(whole / stored * _needed(program, op, position))) if whole else 0
 
 
-def _part(program: Program, op: Instruction, place: int, result: Instruction) -> int:
-    """Bytes that an instruction needs of the operand at a place."""
-    if place == 0 and op.opcode in _SLICED:
-        return _stored(result)
-    if place == 0 and op.opcode == "dynamic-update-slice":
-        return 0  # written in place
-    return _stored(program.by_id[op.operands[place]])
+def _needed(program: Program, op: Instruction, position: int) -> int:
+    """Bytes that an instruction needs of the operand at a position, wherever they are."""
+    whole = _stored(program.by_id[op.operands[position]])
+    fused = _fused(program, op)
+    if fused is not None:
+        parameter = next((each for each in fused.instructions if _is_parameter(each, position)), None)
+        users = () if parameter is None else _users(fused, parameter)
+        return whole if parameter is None else min(whole, sum(_needed(program, user, place) for user, place in users))
+    if position == 0 and op.opcode in _SLICED:
+        return min(whole, _stored(op))
+    # Written in place; what a fusion only passes on is not moved.
+    return 0 if op.opcode == "tuple" or (position == 0 and op.opcode == "dynamic-update-slice") else whole
 
 
 def _users(fused: Computation, parameter: Instruction) -> Iterator[tuple[Instruction, int]]:
-    """The instructions of a fusion that use a parameter, under whatever name, and at which place."""
+    """The instructions of a fusion that use a parameter, under whatever name, and at which position."""
     names = {parameter.id}
     for op in fused.instructions:
-        for place, number in enumerate(op.operands):
+        for position, number in enumerate(op.operands):
             if number not in names:
                 continue
             if op.opcode in _NAMES:
                 names.add(op.id)
             else:
-                yield op, place
+                yield op, position
 
 
-def _written(program: Program, op: Instruction, fused: Computation | None) -> int:
+def _written(program: Program, op: Instruction) -> int:
+    fused = _fused(program, op)
     if fused is None:
         return min(op.nbytes, _stored(program.by_id[op.operands[1]])) if op.opcode == "dynamic-update-slice" else op.nbytes
-    by_id = {each.id: each for each in fused.instructions}
-    root = by_id[fused.root]
-    results = [by_id[number] for number in root.operands] if root.opcode == "tuple" else [root]
-    written = 0
-    for result, array in zip(results, op.made, strict=False):
-        while result.opcode in _NAMES and result.operands[0] in by_id:
-            result = by_id[result.operands[0]]
-        in_place = result.opcode == "dynamic-update-slice"
-        written += 0 if array.space else min(array.stored, _stored(by_id[result.operands[1]])) if in_place else array.stored
-    return written
+    root = program.by_id[fused.root]
+    results = [program.by_id[number] for number in root.operands] if root.opcode == "tuple" else [root]
+    return sum(_changed(program, result, array.stored) for result, array in zip(results, op.made, strict=False) if not array.space)
+
+
+def _changed(program: Program, result: Instruction, whole: int) -> int:
+    """Bytes that a fusion changes in the memory of one of its results. whole: of which it is."""
+    while (fused := _fused(program, result)) is not None or (result.opcode in _NAMES and result.operands[0] in program.by_id):
+        result = program.by_id[result.operands[0] if fused is None else fused.root]
+    if result.opcode == "dynamic-update-slice":
+        return min(whole, _stored(program.by_id[result.operands[1]]))
+    return 0 if result.opcode == "parameter" else whole
+
+
+def _fused(program: Program, op: Instruction) -> Computation | None:
+    return program.computations[op.called[0]] if op.opcode == "fusion" and op.called else None
 
 
 def _is_parameter(op: Instruction, position: int) -> bool:

@@ -1,6 +1,6 @@
 """From a compiled program to its plan: time by the compiler's cycles where it has them, else by a roofline.
 
-A product takes as long as its operations at the device's peak or its bytes at the memory's, whichever is longer; a Pallas kernel for TPUs
+Nothing takes less than its operations at the device's peak or its bytes at the memory's, whichever is longer; a Pallas kernel for TPUs
 as long as that of its units which has most to do (`kernels.py`). A collective takes the bytes that a device sends, over the links of the
 axes along which its group extends (`links.py`); one that runs beside other work costs what that work does not cover.
 """
@@ -154,13 +154,12 @@ def _by_cycles(step: Step, speed: Speed) -> bool:
 def _compute_seconds(step: Step, program: Program, speed: Speed | None) -> float:
     if speed is None:
         return 0.0
-    if _by_cycles(step, speed):
-        return step.cycles / speed.clock
     in_memory = step.nbytes / speed.memory
     if step.kernel is not None and speed.clock:
         return max(kernel_seconds(step.kernel, speed), in_memory)
-    # On a TPU: copies between memories, and what is overrated.
-    return max(step.flops / _peak(step, program, speed), in_memory)
+    # The compiler of TPUs gives some products that it fuses with collectives fewer cycles than their operations take at the peak.
+    at_peak = max(step.flops / _peak(step, program, speed), in_memory)
+    return max(at_peak, step.cycles / speed.clock) if _by_cycles(step, speed) else at_peak
 
 
 def _peak(step: Step, program: Program, speed: Speed) -> float:
