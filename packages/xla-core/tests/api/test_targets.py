@@ -101,6 +101,56 @@ def test_values_read_have_shape_and_dtype(planned: Target, dtype: torch.dtype, r
     host.fill_(1)  # memory of its own
 
 
+def test_a_loop_that_counts_on_the_device_ends(planned: Target) -> None:
+    """As `generate` does: tokens that nobody knows, in a tensor that grows, until it is as long as it may be."""
+    tokens, done = torch.tensor([[5, 7], [6, 4]]).to("xla"), torch.zeros(2, dtype=torch.bool, device="xla")
+    with pytest.warns(RuntimeWarning, match="nothing runs on the target"):
+        while not done.all():
+            chosen = torch.randn(2, 9).to("xla").argmax(-1)
+            tokens = torch.cat([tokens, chosen[:, None]], 1)
+            full = torch.full_like(done, tokens.shape[1] == 6)
+            done |= full | torch.isin(chosen, torch.tensor([1, 2], device="xla"))
+            torch_xla.sync()
+    assert tokens.tolist() == [[5, 7, 0, 0, 0, 0], [6, 4, 0, 0, 0, 0]]
+
+
+def test_what_only_known_integers_are_made_of_is_read_without_a_warning(planned: Target) -> None:
+    counts, norm = torch.tensor([2, 5, 3]).to("xla"), nn.BatchNorm1d(6).to("xla")
+    for _ in range(3):
+        counts[1:] += 2 * counts[:-1]
+        norm(batch())
+        torch_xla.sync()
+    ends = counts.cumsum(0) // 3
+    expected = torch.tensor([2, 5, 3])
+    for _ in range(3):
+        expected[1:] += 2 * expected[:-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(counts.cpu(), expected) and int(ends.max()) == int(expected.sum()) // 3
+        assert ends.dtype is torch.int64 and norm.num_batches_tracked.item() == 3
+    with pytest.warns(RuntimeWarning, match="nothing runs on the target"):
+        assert (batch().argmax(-1) + counts[0]).tolist() == [2, 2, 2, 2]
+
+
+def test_integers_of_captured_steps_are_computed_anew_at_each_call(planned: Target) -> None:
+    position = torch.zeros(1, dtype=torch.int64).to("xla")
+
+    @torch_xla.compile(capture=True)
+    def step(x: torch.Tensor) -> torch.Tensor:
+        position.add_(2)
+        return x * position
+
+    for _ in range(6):
+        step(batch())
+    assert position.item() == 12
+
+
+def test_many_integers_are_not_computed(planned: Target) -> None:
+    many = torch.ones(1 << 14, dtype=torch.int64).to("xla") + 1
+    with pytest.warns(RuntimeWarning, match="nothing runs on the target"):
+        assert not many.any(), "each is 0"
+
+
 def test_a_model_on_meta_moves_without_memory(planned: Target) -> None:
     with torch.device("meta"):
         model = nn.Linear(1 << 20, 1 << 16)  # 256 GiB

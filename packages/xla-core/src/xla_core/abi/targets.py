@@ -9,7 +9,7 @@
 * `planned_devices` tells how many devices a process plans for, instead of running its programs.
 * `become_replica(count)` makes this process the first of so many replicas of its target; `as_replica(count)` does so within a block, so
   that a launcher calls a function once where it would start a process for each.
-* `known_elements` gives the integers of a tensor on such a target that came from the host: what other replicas would tell this one, of
+* `known_elements` gives the integers of a tensor on such a target that the host knows: what other replicas would tell this one, of
   which all do the same, follows from them.
 * `gpu_memory_bandwidth` is what the compiler of a GPU is told of its memory.
 * `as_shard` makes a buffer this process's shard of an array over several devices; `call` calls a `jax.jit` function over buffers. Those

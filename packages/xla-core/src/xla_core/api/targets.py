@@ -26,7 +26,7 @@ def target(name: str) -> Iterator[Target]:
     """Within the block, `xla` stands for devices that this machine has not: programs are compiled for them and never run.
 
     name: `v5e:4x4`, `v5e-16`, `h100`, `h100x8`: see docs/targets.md. Tensors there have a shape, a dtype and a sharding, and no memory;
-    what is read of them is NaN, or 0 for integers. SPMD mode and the process's place in its job end with the block.
+    what is read of them is NaN, and small integers as if all else were 0. SPMD mode and the process's place in its job end with the block.
     The variable `XLA_TARGET` does the same for a whole process.
     Raises UnknownDeviceError for a name that none has, and without the compiler for it.
     """
@@ -58,9 +58,9 @@ def planned_devices() -> int:
 
 
 def known_elements(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The elements of a tensor on a target that is not attached, on the CPU, if they are integers that came from the host; else None."""
+    """The elements of a tensor on a target that is not attached, on the CPU, if they are integers that the host knows; else None."""
     buffer = value_of(unwrapped(tensor)).buffer
-    if not isinstance(buffer, PlannedBuffer) or buffer.known is None:
+    if not isinstance(buffer, PlannedBuffer) or buffer.known is None or not buffer.exact:
         return None
     return to_torch(buffer.known, tensor.dtype)
 

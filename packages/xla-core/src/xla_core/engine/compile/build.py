@@ -17,6 +17,7 @@ from xla_core.base.metrics import Cause, CompileEvent, Unit
 from xla_core.engine.compile import disk, limits
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.compiler import Executable, jitted
+from xla_core.engine.compile.host_integers import HostIntegers
 from xla_core.engine.compile.planned_program import PlannedProgram, lowered
 from xla_core.engine.compile.reference import can_evaluate, reference
 from xla_core.engine.compile.request import Request
@@ -90,7 +91,7 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
     if not placement.target.attached:
         function = partial(jitted, graph, constants, placement, name=name, checked=checked)
         _, compiled = _compile(site, graph, inputs, layout, function, entered)
-        executable: Executable = PlannedProgram(compiled)
+        executable: Executable = PlannedProgram(compiled, HostIntegers(graph, constants, platform))
         disk.store(program.graph_hash, graph, compiled, entered, placement)  # for the processes that have the devices
         _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
     elif config.REFERENCE.get() and can_evaluate(placement):

@@ -7,21 +7,26 @@ from typing import Any
 
 import jax
 
+from xla_core.engine.compile.host_integers import HostIntegers
 from xla_core.engine.placement.planned import PlannedBuffer
 
 
 class PlannedProgram:
-    """Stands for an executable. compiled: what jax made of it, with the compiler's figures and the optimized text."""
+    """Stands for an executable. compiled: what jax made of it, with the compiler's figures and the optimized text.
 
-    def __init__(self, compiled: jax.stages.Compiled) -> None:
-        self.compiled = compiled
+    integers: what computes those of its results that the host can know.
+    """
+
+    def __init__(self, compiled: jax.stages.Compiled, integers: HostIntegers | None = None) -> None:
+        self.compiled, self._integers = compiled, integers
         shardings = jax.tree.leaves(compiled.output_shardings)
         outs = zip(jax.tree.leaves(compiled.out_info), shardings, strict=True)
         self._results = [PlannedBuffer(tuple(out.shape), out.dtype, sharding) for out, sharding in outs]
 
     def __call__(self, *arguments: Any) -> list[PlannedBuffer]:
         """New buffers of the results' shapes, dtypes and shardings."""
-        return [result.copy() for result in self._results]
+        results = [result.copy() for result in self._results]
+        return results if self._integers is None else self._integers.added(results, arguments)
 
 
 def lowered(function: Any, arguments: list[Any]) -> Any:

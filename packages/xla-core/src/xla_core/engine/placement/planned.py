@@ -12,6 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+MOST_KNOWN = 1 << 16
+"""Bytes: integers of so many the host remembers, since they may be lengths by which a script goes on."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
@@ -25,12 +28,16 @@ class PlannedShard:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PlannedBuffer:
-    """Stands for a `jax.Array` on a target's devices, where the engine asks for one. known: its elements, where the host has given them."""
+    """Stands for a `jax.Array` on a target's devices, where the engine asks for one.
+
+    known: its elements, where the host has given or computed them; exact: from others such alone, not from values that nobody has, as 0.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     sharding: jax.sharding.Sharding
     known: np.ndarray[Any, Any] | None = None
+    exact: bool = True
 
     @property
     def ndim(self) -> int:
@@ -80,6 +87,10 @@ class PlannedBuffer:
     def copy(self) -> PlannedBuffer:
         """Another buffer like this one."""
         return replace(self)
+
+    def with_elements(self, known: np.ndarray[Any, Any], exact: bool = True) -> PlannedBuffer:
+        """Another buffer like this one, with its elements known; without where padding gives it another shape."""
+        return replace(self, known=known, exact=exact) if known.shape == self.shape else self
 
     def resharded(self, sharding: jax.sharding.Sharding, shape: Sequence[int] | None = None) -> PlannedBuffer:
         """Another buffer with this sharding, and of this shape where padding differs."""

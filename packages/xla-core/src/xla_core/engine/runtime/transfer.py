@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,7 +19,7 @@ from xla_core.base.metrics import Direction, TransferEvent, Unit
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
 from xla_core.engine.placement.placement import OneDevice
-from xla_core.engine.placement.planned import PlannedBuffer, stand_in
+from xla_core.engine.placement.planned import MOST_KNOWN, PlannedBuffer, stand_in
 from xla_core.engine.placement.target import Target
 from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
@@ -40,7 +39,6 @@ _CARRIED = {
 
 _MOST_DIMS = 64
 _KEPT_BYTES = 1 << 16
-_MOST_KNOWN = 1 << 16  # bytes
 """jax may keep smaller arrays on the host once they have been read."""
 _WORTH_ALIGNING = 1 << 18
 """Bytes. PJRT's CPU devices use memory in place if it is aligned to 64 bytes, as torch's is, and copy it otherwise."""
@@ -78,7 +76,7 @@ def on_host(tensor: torch.Tensor, dtype: torch.dtype, recorder: Recorder) -> tor
 def _stays_known(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether a device that takes no data remembers these elements: a few integers, which may be lengths by which the host goes on."""
     integral = not (dtype.is_floating_point or dtype.is_complex)
-    return integral and not tensor.is_meta and tensor.numel() * dtype.itemsize <= _MOST_KNOWN
+    return integral and not tensor.is_meta and tensor.numel() * dtype.itemsize <= MOST_KNOWN
 
 
 def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Sharding | None = None, given: bool = False) -> Value:
@@ -93,8 +91,8 @@ def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Shar
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
     if not placement_of(recorder).target.attached:  # its memory is never read, so that a tensor on meta will do
         planned = put(stand_in(aval.shape, aval.physical), recorder, sharding)
-        if isinstance(planned, PlannedBuffer) and _stays_known(tensor, tensor.dtype) and planned.shape == aval.shape:
-            planned = replace(planned, known=copied(tensor, aval.physical))
+        if isinstance(planned, PlannedBuffer) and _stays_known(tensor, tensor.dtype):
+            planned = planned.with_elements(copied(tensor, aval.physical))
         return buffer_value(recorder, aval, planned)
     with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
         array = to_numpy(tensor).astype(aval.physical, copy=False) if given else copied(tensor, aval.physical)
@@ -150,11 +148,10 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
     buffer = value.buffer
     if buffer is None:
         raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")
-    if isinstance(buffer, PlannedBuffer) and buffer.known is not None:
-        return buffer.known, False
     if isinstance(buffer, PlannedBuffer):
-        _warn_of_stand_ins(placement_of(value.recorder).target)
-        return stand_in(value.aval.shape, value.aval.physical), False
+        if buffer.known is None or not buffer.exact:
+            _warn_of_stand_ins(placement_of(value.recorder).target)
+        return stand_in(value.aval.shape, value.aval.physical) if buffer.known is None else buffer.known, False
     try:
         transfer.wait(buffer)
         placement = placement_of(value.recorder)
@@ -175,7 +172,7 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
 def _warn_of_stand_ins(target: Target) -> None:
     line = user_line()
     warnings.warn(
-        f"nothing runs on the target {target.name}, so values read from it are NaN, or 0 for integers: first at {line}",
+        f"nothing runs on the target {target.name}, so values read from it are NaN, and integers as if all else were 0: first at {line}",
         RuntimeWarning,
         stacklevel=2,
     )
