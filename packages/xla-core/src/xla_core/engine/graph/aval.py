@@ -36,7 +36,7 @@ class Aval:
     """Shape and torch dtype of one value, and the dtype that stands for it on the device.
 
     manual: each of the devices behind `xla:0` has a value like this (engine/placement/manual.py). small: its memory is not worth
-    another program (`dead_leaves` in engine/graph/selection.py).
+    taking over.
     Make avals with `aval_of` only: two equal ones are the same object. Avals of open sizes, which exported programs have, are never equal.
     """
 

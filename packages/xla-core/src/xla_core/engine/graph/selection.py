@@ -81,17 +81,14 @@ def live_values(pending_graph: PendingGraph) -> list[Value]:
     return [value for slot in live_slots(pending_graph) if (value := pending_graph.refs[slot]()) is not None]
 
 
-def dead_leaves(pending_graph: PendingGraph, results: Iterable[Value]) -> tuple[int, ...]:
+def dead_leaves(pending_graph: PendingGraph) -> tuple[int, ...]:
     """Indices of the leaves whose buffers only the pending graph holds, without small ones, whose memory is not worth another program.
 
-    So the program that reads a prompt, which the user still holds, is the same as for the tokens that follow it. Small state, such as
-    biases, is dead in each step: floats of one axis or more, with a live result like them.
+    So the program that reads a prompt, which the user still holds, is the same as for the tokens that follow it.
     """
     entries, refs = pending_graph.entries, pending_graph.refs
     leaves: list[Any] = [slot for slot in pending_graph.input_data if type(entries[slot]) is Aval]
-    dead: list[tuple[int, Any]] = [(index, entries[slot]) for index, slot in enumerate(leaves) if refs[slot]() is None]
-    updated = {result.aval for result in results} if any(aval.small for _, aval in dead) else set()
-    return tuple([index for index, aval in dead if not aval.small or (aval in updated and aval.shape and not aval.integral)])
+    return tuple([index for index, slot in enumerate(leaves) if refs[slot]() is None and not entries[slot].small])
 
 
 def results_of_side_effects(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:

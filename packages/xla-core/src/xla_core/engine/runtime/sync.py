@@ -78,7 +78,7 @@ def step_program(pending_graph: PendingGraph, donate: bool = True) -> StepProgra
     if not values:
         return None
     outs = tuple(value.slot for value in values)
-    dead = dead_leaves(pending_graph, values)
+    dead = dead_leaves(pending_graph)
     if donate and donation.any_marked():
         dead = tuple(sorted({*dead, *donation.marked_leaves(pending_graph, list(pending_graph.input_data))}))
     return StepProgram(Graph(tuple(pending_graph.entries), outs, dead, pending_graph.lines and dict(pending_graph.lines)), values)
