@@ -62,6 +62,22 @@ def test_max_pool2d(case: tuple[Any, ...]) -> None:
     check_lowering(aten.max_pool2d_with_indices_backward.default, torch.randn_like(output), x, *settings, indices)
 
 
+def test_gpus_find_the_indices_again_for_the_gradient() -> None:
+    x = torch.randn(2, 3, 9, 8).bfloat16()  # many are equal
+    window = ([3, 3], [2, 2], [1, 1], [1, 1], False)
+    output, indices = aten.max_pool2d_with_indices(x, *window)
+    grad = torch.randn_like(output)
+    check_lowering(aten.max_pool2d_with_indices_backward.default, grad, x, *window, indices, platform="gpu")
+    spec = TABLE["aten::max_pool2d_with_indices_backward"]
+    arrays = [jax.ShapeDtypeStruct(tuple(each.shape), np.float32) for each in (grad, x)]
+    context = Context((arrays[1],), platform="gpu")
+    with jax.enable_x64(True):
+        places = jax.ShapeDtypeStruct(tuple(grad.shape), np.int64)
+        traced = jax.make_jaxpr(lambda grad, x, places: spec.lower(context, grad, x, *window, places))(*arrays, places).jaxpr
+    read = [variable for equation in traced.eqns for variable in equation.invars]
+    assert traced.invars[1] in read and traced.invars[2] not in read, "what the forward pass found is not held for it"
+
+
 @pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("stride", [[2, 2, 2], [1, 2, 1]], ids=str)
 def test_max_pool3d(stride: list[int]) -> None:

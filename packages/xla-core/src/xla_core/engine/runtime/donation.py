@@ -1,6 +1,6 @@
 """Buffers that the user donates: a step's program may write its results into their memory, though tensors still show them.
 
-Buffers that a step overwrites are donated anyway (`dead_leaves` in engine/graph/graph.py). A marked buffer belongs to a tensor that is
+Buffers that a step overwrites are donated anyway (`dead_leaves` in engine/graph/selection.py). A marked buffer belongs to a tensor that is
 still referenced: once a program has taken it over, reading that tensor is an error.
 """
 

@@ -99,13 +99,18 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Pair:
     """max_pool2d_with_indices(self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False)"""
-    value, index, inner = channels_last(x, rank), None, 1
     windows = slides(rank, x.shape, ctx.shape, kernel_size, stride, padding, dilation)
+    value, index = _with_indices(x, windows)
+    return _maxima(x, windows) if _at_once(ctx, x, windows) else value, index
+
+
+def _with_indices(x: jax.Array, windows: Sequence[Slide]) -> Pair:
+    value, index, inner = channels_last(x, len(windows)), None, 1
     for slide in reversed(windows):
         value, index = _max_along(value, index, slide, inner)
         inner *= slide.size
-    index = channels_first(cast(value if index is None else index, np.dtype(np.int64)), rank)
-    return _maxima(x, windows) if _at_once(ctx, x, windows) else channels_first(value, rank), index
+    index = cast(value if index is None else index, np.dtype(np.int64))
+    return channels_first(value, len(windows)), channels_first(index, len(windows))
 
 
 def _scatter(grad: jax.Array, index: jax.Array, shape: tuple[int, ...], rank: int, *, replace: bool = False) -> jax.Array:
@@ -157,6 +162,9 @@ def max_pool_backward(
         return cast(pull(wide)[0], ctx.dtype)
     if math.prod(slide.overlap for slide in windows) > _LOOKUPS or grad.size == 0:
         return cast(_scatter(wide, indices, ctx.shape, len(windows)), ctx.dtype)
+    if ctx.platform != "cpu":  # found again once the gradient is there, so that nothing holds them from the forward pass on
+        x, wide = lax.optimization_barrier((x, wide))
+        indices = _with_indices(x, windows)[1]
     return cast(_look_up(wide, indices, windows), ctx.dtype)
 
 
