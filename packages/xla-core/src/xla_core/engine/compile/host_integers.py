@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -46,7 +46,8 @@ class HostIntegers:
 
     def added(self, results: Sequence[PlannedBuffer], arguments: Sequence[Any]) -> list[PlannedBuffer]:
         """The results, with the elements of those that are computed here. arguments: of the program, buffers and words."""
-        if not self._outs:
+        host = _host() if self._outs else None
+        if host is None:
             return list(results)
         leaves = self._graph.parts.leaves
         known = [_elements(buffer, aval) for buffer, aval in zip(arguments, leaves, strict=False)]
@@ -55,7 +56,7 @@ class HostIntegers:
         if function is None:
             function = self._functions[pattern] = _Function(None)
             function.call = jax.jit(partial(self._trace, function, pattern))
-        with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        with jax.enable_x64(True), jax.default_device(host):
             arrays = function.call([elements for elements in known if elements is not None], list(arguments[len(leaves) :]))
         computed = dict(zip(self._outs, zip(arrays, function.exact, strict=True), strict=True))
         return [
@@ -84,6 +85,15 @@ class HostIntegers:
         outs = [graph.outs[index] for index in self._outs]
         function.exact = tuple(exact.get(out, False) for out in outs)
         return [value(out) for out in outs]
+
+
+@cache
+def _host() -> jax.Device | None:
+    """The CPU; None where `JAX_PLATFORMS` leaves it out."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
 
 
 def _computed(graph: Graph) -> tuple[list[int], list[int]]:
