@@ -154,6 +154,7 @@ def test_a_step_of_a_network_has_none_of_them(target: str) -> None:
         recurrent(model(torch.randn(4, 3, 32, 32).to("xla")))[0].square().mean().backward()
         optimizer.step()
         text = get_stablehlo()
-        assert not {"barrier", "layout", "loop"} & marks_of(text, ["4 f32"] * text.count("stablehlo.convolution"))
+        assert not {"layout", "loop"} & marks_of(text, ["4 f32"] * text.count("stablehlo.convolution"))
+        assert text.count("optimization_barrier") == (target == "h100"), "max pooling's gradient on a GPU finds its indices again"
         assert text.count("stablehlo.convolution") == 5, "two convolutions, without the gradient of the input"
         assert not programs
