@@ -155,6 +155,8 @@ def test_dropout(dtype: torch.dtype) -> None:
     check_lowering(aten.native_dropout.default, x, 0.25, False)
     check_lowering(aten.native_dropout.default, x, 1.0, True)
     check_lowering(aten.native_dropout_backward.default, x, mask, 1 / 0.75)
+    of_tpus = lower_once(aten.native_dropout.default, aten.native_dropout(x, 0.25, True), x, 0.25, True, seed=3, platform="tpu")
+    assert torch.equal(mask, of_tpus[1]), "the same elements stay on every platform"
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64, torch.float32])
