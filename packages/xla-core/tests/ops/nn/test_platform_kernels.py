@@ -121,7 +121,7 @@ def test_several_queries_are_what_ragged_attention_computes() -> None:
 @pytest.mark.parametrize(
     ("kind", "dtype", "head", "rows"),
     [("TPU v5 lite", jnp.bfloat16, 128, 1024), ("TPU v6 lite", jnp.bfloat16, 128, 2048), ("TPU v6 lite", np.float32, 256, 1024),
-     ("", np.float32, 128, 1024), ("TPU v4", np.float32, 256, 512)],
+     ("", np.float32, 128, 1024), ("TPU v4", np.float32, 128, 512), ("TPU v4", np.float32, 256, 512)],
 )  # fmt: skip
 def test_blocks_are_as_large_as_the_memory_of_a_kernel(kind: str, dtype: Any, head: int, rows: int) -> None:
     itemsize = np.dtype(dtype).itemsize

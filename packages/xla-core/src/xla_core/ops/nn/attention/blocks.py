@@ -46,7 +46,7 @@ def splash_rows(wanted: int, length: int, head_dim: int, itemsize: int, kind: st
     The backward kernel needs most: one and a half float32 for each score of a block, and fourteen of its blocks of operands, by what the
     compiler reports for rows of 512 to 2,048, heads of 64 to 256, bfloat16 and float32; a quarter more on v4.
     """
-    limit = kernel_bytes(kind) if kind.startswith(_LARGE_MEMORY) else kernel_bytes(kind) * 4 // 5
+    limit = kernel_bytes(kind) * 4 // 5 if kind.startswith("TPU v4") else kernel_bytes(kind)
     fits = [rows for rows in range(_ROWS, min(wanted, length) + 1, _ROWS) if 6 * rows * rows + 14 * rows * head_dim * itemsize <= limit]
     return next((rows for rows in reversed(fits) if length % rows == 0), _ROWS)
 
