@@ -297,8 +297,12 @@ def _wide(samples: list[Sample]) -> list[Sample]:
     return pytree.tree_map(lambda item: item.to(WIDE.get(item.dtype, item.dtype)) if isinstance(item, torch.Tensor) else item, samples)
 
 
+ALONE = [name for name in CORE if name not in RANDOM]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", [name for name in CORE if name not in RANDOM])
+# Each is compiled: half of them here, all in the long tests.
+@pytest.mark.parametrize("name", [*ALONE[::2], *[pytest.param(name, marks=pytest.mark.long) for name in ALONE[1::2]]])
 def test_core_aten(name: str, tmp_path: Path) -> None:
     samples = samples_of(name)
     assert samples, f"no sample calls aten.{name}: add a line to SAMPLES"
