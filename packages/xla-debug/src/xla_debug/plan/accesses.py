@@ -59,17 +59,19 @@ def _written(program: Program, op: Instruction) -> int:
     if fused is None:
         return min(op.nbytes, _stored(program.by_id[op.operands[1]])) if op.opcode == "dynamic-update-slice" else op.nbytes
     root = program.by_id[fused.root]
-    results = [program.by_id[number] for number in root.operands] if root.opcode == "tuple" else [root]
-    return sum(_changed(program, result, array.stored) for result, array in zip(results, op.made, strict=False) if not array.space)
+    several = root.opcode == "tuple"  # among which it may pass parameters on; one alone that names a parameter is a copy of it
+    results = [program.by_id[number] for number in root.operands] if several else [root]
+    made = [(result, array.stored) for result, array in zip(results, op.made, strict=False) if not array.space]
+    return sum(_changed(program, result, whole, passed=0 if several else whole) for result, whole in made)
 
 
-def _changed(program: Program, result: Instruction, whole: int) -> int:
-    """Bytes that a fusion changes in the memory of one of its results. whole: of which it is."""
+def _changed(program: Program, result: Instruction, whole: int, passed: int) -> int:
+    """Bytes that a fusion changes in the memory of one of its results. whole: of which it is; passed: for one that is a parameter."""
     while (fused := _fused(program, result)) is not None or (result.opcode in _NAMES and result.operands[0] in program.by_id):
         result = program.by_id[result.operands[0] if fused is None else fused.root]
     if result.opcode == "dynamic-update-slice":
         return min(whole, _stored(program.by_id[result.operands[1]]))
-    return 0 if result.opcode == "parameter" else whole
+    return passed if result.opcode == "parameter" else whole
 
 
 def _fused(program: Program, op: Instruction) -> Computation | None:
