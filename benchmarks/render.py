@@ -34,13 +34,25 @@ def trace_table(results: Results) -> str:
 
 def steps_table(results: Results) -> str:
     """Milliseconds per step and ratios, a model and contender a row."""
-    keys = ("wall_ms", "blocked_ms", "cpu_ms", "wall_vs_jax", "blocked_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")
+    keys = ("wall_ms", "blocked_ms", "cpu_ms", "wall_vs_jax", "blocked_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s", "checking")
     rows = []
     for row in results["rows"]:
         late, met = row.get("late_compiles"), {None: "", True: "met", False: "missed"}[row.get("met")]
         numbers = [number(row.get(key)) for key in keys]
         rows.append([row["model"], row["on"], *numbers, "" if late is None else str(late), row.get("goal", ""), met])
-    headings = ["model", "on", "ms", "ms, blocked", "CPU ms", "× jax", "× jax, blocked", "× jax, CPU time", "× torch", "first step, s"]
+    headings = [
+        "model",
+        "on",
+        "ms",
+        "ms, blocked",
+        "CPU ms",
+        "× jax",
+        "× jax, blocked",
+        "× jax, CPU time",
+        "× torch",
+        "first step, s",
+        "checking, %",
+    ]
     headings += ["late compiles", "goals, × jax", ""]
     return table(headings, rows, right_from=2)
 

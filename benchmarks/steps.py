@@ -31,8 +31,8 @@ TOLERANCE = {"cpu": 1e-3, "cuda": 2e-2}
 """Relative difference allowed between losses; cuda multiplies in TF32 everywhere."""
 TOLERANCE_OF_HALF = 5e-2
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-CONTENDERS = ("xla", "captured", "torch", "inductor", "jax")
-XLA = ("xla", "captured")
+CONTENDERS = ("xla", "captured", "unchecked", "torch", "inductor", "jax")
+XLA = ("xla", "captured", "unchecked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def build(name: str, work: Workload, kind: str) -> Contender:
 
         if name == "xla":
             return Contender(name, torch_step(work, torch_xla.device(), torch_xla.sync), xm.wait_device_ops)
-        capture = partial(torch_xla.compile, capture=True)
+        capture = partial(torch_xla.compile, capture=True, verify_every=None if name == "unchecked" else "auto")
         return Contender(name, torch_step(work, torch_xla.device(), lambda: None, wrap=capture), xm.wait_device_ops)
     if name == "jax":
         return Contender(name, *jax_steps(work))
@@ -249,6 +249,8 @@ def row_of(work: Workload, contender: Contender, by_name: dict[str, Contender]) 
             row[f"wall_vs_{other}"] = ratio(contender.wall_ms, by_name[other].wall_ms)
             row[f"blocked_vs_{other}"] = ratio(contender.blocked_ms, by_name[other].blocked_ms)
             row[f"cpu_vs_{other}"] = ratio(contender.cpu_ms, by_name[other].cpu_ms)
+    if contender.name == "captured" and "unchecked" in by_name:
+        row["checking"] = 100 * (ratio(contender.wall_ms, by_name["unchecked"].wall_ms) - 1)
     goals = {"xla": work.goals, "captured": work.captured_goals}.get(contender.name)
     if goals and "jax" in by_name:
         row["goal"] = ", ".join(f"≤ {goal:.2f}" for goal in goals)
@@ -257,13 +259,27 @@ def row_of(work: Workload, contender: Contender, by_name: dict[str, Contender]) 
     return row
 
 
-COLUMNS = ("wall_ms", "blocked_ms", "cpu_ms", "wall_vs_jax", "blocked_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")
+COLUMNS = ("wall_ms", "blocked_ms", "cpu_ms", "wall_vs_jax", "blocked_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s", "checking")
 
 
 def show(rows: list[Row], console: Console) -> None:
     """The rich table."""
     table = Table(title="Median steady step, back to back: forward, backward, optimizer (decode: one token)")
-    for heading in ("model", "on", "ms", "blocked", "CPU ms", "× jax", "blocked", "CPU", "× torch", "first s", "goals × jax", "met"):
+    for heading in (
+        "model",
+        "on",
+        "ms",
+        "blocked",
+        "CPU ms",
+        "× jax",
+        "blocked",
+        "CPU",
+        "× torch",
+        "first s",
+        "checking, %",
+        "goals × jax",
+        "met",
+    ):
         table.add_column(heading, justify="left" if heading in ("model", "on") else "right")
     for row in rows:
         cells = [row.get(key) for key in COLUMNS]
@@ -288,7 +304,7 @@ def names_of(allowed: tuple[str, ...], text: str | None, option: str) -> tuple[s
 @click.command(help=__doc__)
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the numbers to this file too.")
 @click.option("--models", help="Comma-separated: mlp, cnn, resnet18, gpt, decode.")
-@click.option("--contenders", help="Comma-separated: xla, captured, torch, inductor, jax.")
+@click.option("--contenders", help="Comma-separated: xla, captured, unchecked, torch, inductor, jax.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--budget", type=click.FloatRange(0.0), default=1.0, show_default=True, help="Seconds of steps per turn.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)

@@ -80,7 +80,7 @@ def test_private_names_stay_in_their_modules() -> None:
 ENVIRONMENT: dict[str, str] = {
     "xla-core/src/xla_core/base/config.py": "reads and writes for all tables",
     "xla-core/src/xla_core/engine/placement/topologies.py": "sets what the compiler of TPUs asks for where there is none",
-    "xla-core/src/xla_core/features/captured/search.py": "looks which variables the user's function reads",
+    "xla-core/src/xla_core/features/captured/reads.py": "looks which variables the user's function reads",
     "xla-core/src/xla_core/legacy/utils.py": "helpers by which users read their own variables",
     "xla-debug/src/xla_debug/commands/plan.py": "hands the whole environment on to the program that it plans",
     "xla-debug/src/xla_debug/commands/run.py": "hands the whole environment on to the program that it runs",

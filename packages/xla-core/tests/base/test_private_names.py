@@ -6,6 +6,7 @@ import _thread
 import gc
 import inspect
 import signal
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -74,6 +75,45 @@ def test_trees() -> None:
     (inner,) = private_torch.treespec_children(spec)
     assert (inner.type, inner.num_leaves) == (list, 2) and spec.context == ["a"]
     assert private_torch.tree_map(lambda leaf: -leaf, [1, (2,)]) == [-1, (-2,)]
+
+
+def test_a_class_becomes_a_node_of_trees() -> None:
+    class Pair:
+        def __init__(self, one: int, other: int) -> None:
+            self.both = [one, other]
+
+    private_torch.register_node(Pair, lambda pair: (pair.both, "context"), lambda both, context: Pair(*both))
+    leaves, spec = private_torch.tree_flatten((Pair(1, 2), 3))
+    assert leaves == [1, 2, 3]
+    assert private_torch.tree_unflatten([4, 5, 6], spec)[0].both == [4, 5]
+
+
+def test_each_backward_pass_goes_through_one_function_of_python() -> None:
+    frames = []
+
+    def profile(frame: Any, event: str, called: Any) -> None:
+        if event == "call" and frame.f_code is private_torch.backward_entry.__code__:
+            frames.append((frame.f_locals["t_outputs"], frame.f_locals["args"]))
+
+    x = torch.ones(2, requires_grad=True)
+    loss = (x * 2).sum()
+    sys.setprofile(profile)
+    try:
+        loss.backward(retain_graph=True)
+        torch.autograd.grad(loss, x)
+    finally:
+        sys.setprofile(None)
+    assert [[output is loss for output in outputs] for outputs, _ in frames] == [[True], [True]]
+    assert [bool(args[1]) for _, args in frames] == [True, False]  # whether the graph is kept
+
+
+def test_modes_that_change_operations_are_seen() -> None:
+    assert not private_torch.in_forward_mode()
+    with torch.autograd.forward_ad.dual_level():
+        assert private_torch.in_forward_mode()
+    before = private_torch.function_modes()
+    with torch.device("cpu"):
+        assert private_torch.function_modes() == before + 1
 
 
 def test_overloads_are_of_one_type() -> None:

@@ -66,7 +66,7 @@ def train(
         return loss.detach()
 
     torch_xla.manual_seed(5)
-    called = torch_xla.compile(step, capture=capture)
+    called = torch_xla.compile(step, capture=capture, verify_every=None)
     seen: list[SyncEvent] = []
     end = subscribe(lambda event: seen.append(event) if event.cause is Cause.CAPTURED else None, SyncEvent)
     losses, captured, shardings = [], [], []

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -171,12 +171,13 @@ class Region:
         return wrapper
 
 
-def _captured(function: Callable[P, R], region: Region, fallback: bool, verify_every: int) -> Callable[P, R]:
-    from xla_core.features.captured.function import CapturedFunction, Policy, remember
+def _captured(function: Callable[P, R], region: Region, fallback: bool, verify: int | Literal["auto"] | None) -> Callable[P, R]:
+    from xla_core.features.captured.function import CapturedFunction, remember
+    from xla_core.features.captured.reports import Policy
 
     named = _name_of(function)
     region = region.named(function)
-    captured = CapturedFunction(function, Policy(named, fallback, verify_every), lambda: region, region.clear_pending)
+    captured = CapturedFunction(function, Policy(named, fallback, verify), lambda: region, region.clear_pending)
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -195,7 +196,7 @@ def compile(
     *,
     capture: bool = ...,
     fallback: bool = ...,
-    verify_every: int = ...,
+    verify_every: int | Literal["auto"] | None = ...,
 ) -> Callable[P, R]: ...
 @overload
 def compile(
@@ -206,7 +207,7 @@ def compile(
     *,
     capture: bool = ...,
     fallback: bool = ...,
-    verify_every: int = ...,
+    verify_every: int | Literal["auto"] | None = ...,
 ) -> Region: ...
 @budget()
 def compile(
@@ -217,23 +218,24 @@ def compile(
     *,
     capture: bool = False,
     fallback: bool = False,
-    verify_every: int = 1000,
+    verify_every: int | Literal["auto"] | None = "auto",
 ) -> Any:
     """`f` traced lazily as one graph in each call, with a sync before and after; without `f` a decorator and context manager.
 
     full_graph: raise GraphBreakError if a value is read inside. max_different_graphs: raise TooManyGraphsError past this number.
-    capture: run the Python of `f` until two calls in a row make the same program, then launch that program without the Python, and put its
-    results where they belong: see docs/fast-steps.md; only for a decorator. A function that cannot be captured raises CaptureError;
-    fallback: record it at each call instead, with a warning. verify_every: record and compare every n-th call; 1: each, to find errors.
+    capture: run the Python of `f` until two calls make the same program, then launch that program without the Python, and put its results
+    where they belong: see docs/fast-steps.md; only for a decorator. A function that cannot be captured raises CaptureError;
+    fallback: record it at each call instead, with a warning. verify_every: record and compare each n-th call (1: all), none (None), or
+    as many as 3 % of the time pays for ("auto"). One that differs from its program raises CapturedStepChanged.
     """
     region = Region(full_graph, name or (_name_of(f) if f is not None else None), max_different_graphs)
     if not capture:
         if fallback:
             raise ValueError("torch_xla.compile(fallback=True) says what to do where nothing can be captured: give capture=True, too")
         return region if f is None else region(f)
-    if verify_every < 1:
-        raise ValueError(f"verify_every is {verify_every}, must be at least 1")
-    decorate = functools.partial(_captured, region=region, fallback=fallback, verify_every=verify_every)
+    if verify_every is not None and verify_every != "auto" and verify_every < 1:
+        raise ValueError(f'verify_every is {verify_every}, must be at least 1, None or "auto"')
+    decorate = functools.partial(_captured, region=region, fallback=fallback, verify=verify_every)
     return decorate if f is None else decorate(f)
 
 

@@ -82,6 +82,10 @@ class CaptureError(XlaError, RuntimeError):
     """A function that `torch_xla.compile(capture=True)` cannot capture, or that no longer does what was captured."""
 
 
+class CapturedStepChanged(CaptureError):
+    """A captured function does something else than its program, which was launched since that was last seen: results may be wrong."""
+
+
 class StepFileError(XlaError, ValueError):
     """A file that is not an exported step, is damaged, or is of a newer version."""
 

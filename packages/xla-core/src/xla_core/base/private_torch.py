@@ -43,6 +43,8 @@ tree_leaves = _pytree.tree_leaves
 tree_map = _pytree.tree_map
 tree_unflatten = _pytree.tree_unflatten
 treespec_dumps = _pytree.treespec_dumps
+# Lets a class be a node of nestings: (class, to children and context, from children and context).
+register_node: Callable[..., None] = _pytree.register_pytree_node
 
 
 def treespec_children(spec: TreeSpec) -> list[TreeSpec]:
@@ -60,6 +62,10 @@ DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 rebuild_device_tensor: Callable[..., Any] = torch._utils._rebuild_device_tensor_from_cpu_tensor
 # The function that it pickles subclasses with attributes with. Pickles name both functions.
 rebuild_subclass: Any = torch._tensor._rebuild_from_type_v2
+# Every backward pass goes through it, with the tensors that it begins at.
+backward_entry: Any = torch.autograd.graph._engine_run_backward
+# How many function modes a thread has entered.
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 # The text of a CPU tensor as torch prints it.
 tensor_text: Callable[[torch.Tensor], str] = torch._tensor_str._str
 # The lazy conjugate and negative bits of a wrapper: torch resolves them before an operation reaches the subclass.
@@ -306,6 +312,13 @@ def serve_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
         if hasattr(torch._C, private):
             never_trace(getattr(function, "__func__", function).__code__)  # torch.compile asks for streams while it runs
             setattr(torch._C, private, function)
+
+
+def in_forward_mode() -> bool:
+    """Whether this thread's operations carry tangents."""
+    from torch.autograd import forward_ad
+
+    return forward_ad._current_level >= 0
 
 
 def watch_forward_mode(opened: Callable[[], None], closed: Callable[[], None]) -> None:

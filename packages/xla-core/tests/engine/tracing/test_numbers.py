@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import torch_xla
-from xla_core.base.errors import CaptureError
 from xla_core.engine.tracing.numbers import Formulas, Number, Symbol, Tracer, log
 
 SYMBOLS = [Symbol(name, (name,)) for name in ("lr", "beta", "decay")]
@@ -213,21 +212,25 @@ def test_logarithms_are_followed() -> None:
     assert formulas.evaluate([0.0]) is None
 
 
-def test_a_rate_that_is_another_one_inside_only_is_refused() -> None:
-    weight = nn.Parameter(torch.ones(3).to("xla"))
-    optimizer = torch.optim.SGD([weight], lr=0.5)
+def test_a_rate_that_is_another_one_inside_only() -> None:
+    def trained(capture: bool) -> tuple[Tensor, float]:
+        weight = nn.Parameter(torch.ones(3).to("xla"))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
 
-    def train(x: Tensor) -> None:
-        for rate in (0.5, 0.25, 0.5):
-            optimizer.param_groups[0]["lr"] = rate
-            optimizer.zero_grad()
-            (weight * x).sum().backward()
-            optimizer.step()
+        def train(x: Tensor) -> None:
+            for rate in (0.5, 0.25, 0.125):
+                optimizer.param_groups[0]["lr"] = rate
+                optimizer.zero_grad()
+                (weight * x).sum().backward()
+                optimizer.step()
 
-    step = torch_xla.compile(train, capture=True)
-    with pytest.raises(CaptureError, match=r"it changes lr of group 0 of SGD from 0.5 to 0.25: call schedulers"):
-        for _ in range(6):
-            step(torch.ones(3).to("xla"))
+        step = torch_xla.compile(train, capture=capture)
+        for number in range(6):
+            step(torch.full((3,), float(number)).to("xla"))
+        return weight.detach().cpu(), optimizer.param_groups[0]["lr"]
+
+    captured, recorded = trained(True), trained(False)
+    assert torch.equal(captured[0], recorded[0]) and captured[1] == recorded[1] == 0.125
 
 
 class EachFourth(torch.optim.Optimizer):

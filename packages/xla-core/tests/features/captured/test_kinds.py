@@ -74,7 +74,7 @@ def train(make: Make, rows: list[int], capture: bool, set_to_none: bool = True, 
         optimizer.step()
         return loss.detach()
 
-    called = torch_xla.compile(step, capture=capture)
+    called = torch_xla.compile(step, capture=capture, verify_every=None)
     data = {count: (torch.randn(count, 5).to("xla"), torch.randint(3, (count,)).to("xla")) for count in sorted(set(rows))}
     losses = []
     compiled: list[CompileEvent] = []
@@ -157,7 +157,7 @@ def averages(rows: list[int], capture: bool) -> tuple[list[bool], list[float]]:
         (weight * x).square().sum().backward()
         optimizer.step()
 
-    called, captured, weights = torch_xla.compile(step, capture=capture), [], []
+    called, captured, weights = torch_xla.compile(step, capture=capture, verify_every=None), [], []
     steps: list[SyncEvent] = []
     end = metrics.subscribe(steps.append, SyncEvent)
     for count in rows:
@@ -180,7 +180,9 @@ def test_sixteen_kinds_have_a_program_each_and_the_seventeenth_takes_that_of_the
 
 def test_more_kinds_than_are_kept_train_on() -> None:
     rows = turns(17, 17 * 5, at_random=False)
-    assert averages(rows, capture=True)[1] == averages(rows, capture=False)[1]
+    with pytest.warns(RuntimeWarning, match="was recorded at each of .* calls, because shapes"):
+        captured = averages(rows, capture=True)[1]
+    assert captured == averages(rows, capture=False)[1]
 
 
 def test_kinds_that_train_other_parameters() -> None:
@@ -196,7 +198,7 @@ def test_kinds_that_train_other_parameters() -> None:
             (second(first(x)) if both else first(x)).square().mean().backward()
             optimizer.step()
 
-        called = torch_xla.compile(step, capture=capture)
+        called = torch_xla.compile(step, capture=capture, verify_every=None)
         x = torch.randn(3, 4).to("xla")
         for number in range(30):
             called(x, number % 2 == 0)
@@ -220,7 +222,7 @@ def test_a_count_that_is_set_from_outside_is_read() -> None:
             (weight * x).square().sum().backward()
             optimizer.step()
 
-        called = torch_xla.compile(step, capture=capture)
+        called = torch_xla.compile(step, capture=capture, verify_every=None)
         for number in range(16):
             if number == 6:
                 optimizer.state[weight]["step"].fill_(1.0)
@@ -235,7 +237,7 @@ def test_a_count_that_is_set_from_outside_is_read() -> None:
 def test_a_rare_kind_whose_state_changes_between_its_calls_ends_no_training() -> None:
     """A last batch, once in each epoch, and something that is another one in each epoch."""
     model = nn.Linear(3, 3).to("xla")
-    called = torch_xla.compile(lambda x: model(x).detach(), capture=True)
+    called = torch_xla.compile(lambda x: model(x).detach(), capture=True, verify_every=None)
     common, rare = torch.randn(4, 3), torch.randn(2, 3)
     for _ in range(20):
         model.epoch = object()

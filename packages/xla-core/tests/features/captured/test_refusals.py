@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import copy
-import threading
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from captured_programs import Unseen
 from torch import Tensor, nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-from xla_core.base.errors import CaptureError
-
-count = 0
+from xla_core.base.errors import CapturedStepChanged, CaptureError
 
 
-kept = threading.local()  # where no guard looks
+@functools.lru_cache
+def kept() -> list[Tensor]:
+    """Where nobody looks."""
+    return []
 
 
 def reads(x: Tensor) -> Tensor:
@@ -27,7 +29,7 @@ def reads(x: Tensor) -> Tensor:
 
 
 def uploads(x: Tensor) -> Tensor:
-    return x + torch.tensor([1.0, 2.0, 3.0]).to("xla")
+    return x + torch.ones(20_000).to("xla").sum()
 
 
 def syncs(x: Tensor) -> Tensor:
@@ -38,18 +40,12 @@ def syncs(x: Tensor) -> Tensor:
 
 def keeps(x: Tensor) -> Tensor:
     y = x * 3
-    kept.tensor = y
+    kept().append(y)
     return y + 1
 
 
 def shape_of_data(x: Tensor) -> Tensor:
     return x[x > 0].sum()
-
-
-def counts(x: Tensor) -> Tensor:
-    global count
-    count += 1
-    return x * count
 
 
 def closure(x: Tensor) -> Tensor:
@@ -63,10 +59,6 @@ def seeds(x: Tensor) -> Tensor:
     return x + torch.rand(3, device="xla")
 
 
-def with_gradient(x: Tensor) -> Tensor:
-    return x * torch.ones(3, device="xla", requires_grad=True)
-
-
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -75,22 +67,20 @@ def with_gradient(x: Tensor) -> Tensor:
         (syncs, r"it runs 2 programs: leave out torch_xla.sync"),
         (keeps, r"is kept after the call, but not returned"),
         (shape_of_data, r"it reads a value"),
-        (counts, r"it changes count"),
         (seeds, r"it sets the random state"),
-        (with_gradient, r"requires a gradient: return it detached"),
     ],
 )
 def test_says_why(function: Callable[[Tensor], Tensor], said: str) -> None:
-    step = torch_xla.compile(function, capture=True)
+    step = torch_xla.compile(function, capture=True, verify_every=None)
     x = torch.tensor([1.0, -2.0, 3.0]).to("xla")
     with pytest.raises(CaptureError, match=said):
         for _ in range(6):
             step(x)
 
 
-@pytest.mark.parametrize("function", [reads, uploads, syncs, shape_of_data, with_gradient])
+@pytest.mark.parametrize("function", [reads, uploads, syncs, shape_of_data])
 def test_falls_back(function: Callable[[Tensor], Tensor]) -> None:
-    step = torch_xla.compile(function, capture=True, fallback=True)
+    step = torch_xla.compile(function, capture=True, fallback=True, verify_every=None)
     x = torch.tensor([1.0, -2.0, 3.0])
     with pytest.warns(RuntimeWarning, match="cannot be captured: .* It is recorded at each call") as said:
         for _ in range(6):
@@ -98,18 +88,29 @@ def test_falls_back(function: Callable[[Tensor], Tensor]) -> None:
     assert len([warning for warning in said if "cannot be captured" in str(warning.message)]) == 1
 
 
+def test_a_result_with_a_graph_that_is_not_gone_is_recorded_at_each_call() -> None:
+    weight = torch.ones(3, device="xla", requires_grad=True)
+    step = torch_xla.compile(lambda x: x * weight, capture=True)
+    with pytest.warns(RuntimeWarning, match="returns a tensor with the graph of its gradient.* Capture the whole step") as said:
+        for _ in range(6):
+            step(torch.ones(3, device="xla")).sum().backward()
+    assert len(said) == 1
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [6.0] * 3
+
+
 def test_data_on_the_host() -> None:
     with pytest.raises(CaptureError, match=r"an argument is a Tensor of shape \(3,\) on the host: move it"):
-        torch_xla.compile(lambda x: x.to("xla") + 1, capture=True)(torch.ones(3))
+        torch_xla.compile(lambda x: x.to("xla") + 1, capture=True, verify_every=None)(torch.ones(3))
 
 
 def test_numbers_that_differ_name_the_line() -> None:
-    numbers = iter(range(100))
+    numbers = Unseen()
 
     def scaled(x: Tensor) -> Tensor:
         return x * (0.5 + next(numbers))
 
-    step = torch_xla.compile(scaled, capture=True)
+    step = torch_xla.compile(scaled, capture=True, verify_every=None)
     x = torch.ones(3).to("xla")
     with pytest.raises(CaptureError, match=r"aten.mul.Tensor at .*test_refusals.py:\d+ was 2.5 in call 3 and 3.5 in call 4: give"):
         for _ in range(6):
@@ -128,13 +129,14 @@ def test_a_scheduler_inside() -> None:
         schedule.step()
 
     captured = torch_xla.compile(step, capture=True)
-    with pytest.raises(CaptureError, match=r"it changes lr of group 0 of SGD from 0\.\d+ to 0\.\d+.*: call schedulers"):
-        for _ in range(6):
-            captured(torch.ones(2, 3).to("xla"))
+    for number in range(1, 31):
+        captured(torch.ones(2, 3).to("xla"))
+        assert schedule.get_last_lr() == [optimizer.param_groups[0]["lr"]] == [pytest.approx(0.1 * 0.9**number)]
+        assert schedule.last_epoch == number
 
 
 def test_numbers_that_cannot_be_followed() -> None:
-    """A user's optimizer that takes the root of its learning rate in C: a schedule would be ignored."""
+    """A user's optimizer that makes another number of its learning rate in C: a schedule would be ignored."""
 
     class Rooted(torch.optim.Optimizer):
         def __init__(self, params: Any, lr: float) -> None:
@@ -142,11 +144,9 @@ def test_numbers_that_cannot_be_followed() -> None:
 
         @torch.no_grad()
         def step(self) -> None:  # type: ignore[override]
-            import math
-
             for group in self.param_groups:
                 for parameter in group["params"]:
-                    parameter.add_(parameter.grad, alpha=-math.sqrt(group["lr"]))
+                    parameter.add_(parameter.grad, alpha=-(float.__pos__(group["lr"]) ** 0.5))
 
     model = nn.Linear(3, 3).to("xla")
     optimizer = Rooted(model.parameters(), 0.1)
@@ -156,7 +156,7 @@ def test_numbers_that_cannot_be_followed() -> None:
         model(x).sum().backward()
         optimizer.step()
 
-    captured = torch_xla.compile(step, capture=True)
+    captured = torch_xla.compile(step, capture=True, verify_every=None)
     with pytest.raises(CaptureError, match=r"the number of aten.add_.Tensor at .*test_refusals.py:\d+ was -0.316"):
         for _ in range(20):
             captured(torch.ones(2, 3).to("xla"))
@@ -165,41 +165,34 @@ def test_numbers_that_cannot_be_followed() -> None:
 def test_verification_finds_what_guards_cannot_see() -> None:
     state = {"factor": 2.0}
 
-    hidden = threading.local()
-    hidden.factor = 2.0
+    @functools.lru_cache
+    def hidden() -> dict[str, float]:
+        return {"factor": 2.0}
 
     def scaled(x: Tensor) -> Tensor:
-        return x * hidden.factor + state["factor"]
+        return x * hidden()["factor"] + state["factor"]
+
+    hidden()
 
     captured = torch_xla.compile(scaled, capture=True, verify_every=5)
     x = torch.ones(3).to("xla")
     for _ in range(4):
         captured(x)
-    hidden.factor = 3.0
-    with pytest.raises(CaptureError, match=r"call 7 does something else than .* aten.mul.Tensor at .* was 2.0 in call 2 and 3.0 in call 7"):
+    hidden()["factor"] = 3.0
+    said = r"call 7 does something else .* aten.mul.Tensor at .* was 2.0 in call 2 and 3.0 in call 7.* of calls 3 to 6 may be wrong"
+    with pytest.raises(CapturedStepChanged, match=said):
         for _ in range(4):
             captured(x)
 
 
 def test_numbers_in_closures_are_seen() -> None:
     settings = {"factor": 2.0}
-    captured = torch_xla.compile(lambda x: x * settings["factor"], capture=True)
+    captured = torch_xla.compile(lambda x: x * settings["factor"], capture=True, verify_every=None)
     x = torch.ones(3).to("xla")
     for factor in (2.0, 3.0, 4.0):
         settings["factor"] = factor
         for _ in range(5):
             assert captured(x).tolist() == [factor] * 3
-
-
-def test_what_changes_at_each_call_is_named() -> None:
-    model = nn.Linear(3, 3).to("xla")
-    captured = torch_xla.compile(lambda x: model(x).detach(), capture=True)
-    x = torch.ones(2, 3).to("xla")
-    with pytest.raises(CaptureError, match=r"could never be used, because model \(Linear\) is another one at each call"):
-        for number in range(30):
-            if number % 2 == 0:
-                model.epoch = object()
-            captured(x)
 
 
 def test_an_error_inside_leaves_all_as_it_was() -> None:
@@ -215,7 +208,7 @@ def test_an_error_inside_leaves_all_as_it_was() -> None:
         if fail[0]:
             raise KeyError("wanted")
 
-    captured = torch_xla.compile(step, capture=True)
+    captured = torch_xla.compile(step, capture=True, verify_every=None)
     x = torch.ones(2, 3).to("xla")
     captured(x)
     fail[0] = True
@@ -246,7 +239,7 @@ def test_methods_and_modules() -> None:
         def __init__(self, factor: float) -> None:
             self.factor = torch.full((), factor).to("xla")
 
-        @torch_xla.compile(capture=True)
+        @torch_xla.compile(capture=True, verify_every=None)
         def scale(self, x: Tensor) -> Tensor:
             """Doc."""
             return x * self.factor
@@ -258,7 +251,7 @@ def test_methods_and_modules() -> None:
         assert first.scale(x).tolist() == [2.0, 2.0]
         assert second.scale(x).tolist() == [5.0, 5.0]
     model = nn.Linear(2, 2).to("xla")
-    called, forward = torch_xla.compile(model, capture=True), torch_xla.compile(model.forward, capture=True)
+    called, forward = torch_xla.compile(model, capture=True, verify_every=None), torch_xla.compile(model.forward, capture=True)
     with torch.no_grad():
         for _ in range(5):
             assert torch.equal(called(x).cpu(), forward(x).cpu())

@@ -294,6 +294,9 @@ class RunObserver(Protocol):
     def let_others_wait(self) -> None:
         """Called in another thread that is about to use the device."""
 
+    def number_in(self, tensor: torch.Tensor) -> float | None:
+        """A number to record instead of the one in a 0-d CPU tensor; None for that one."""
+
 
 class Lock(Protocol):
     """A lock that a thread may take again."""

@@ -217,7 +217,8 @@ class _Encoder:
                 self.key.append(value.aval)
                 self.slots.append(self.pending_graph.adopt(value))
                 return
-            number = tensor.item()
+            followed = None if self.recorder.tape is None else self.recorder.tape.number_in(tensor)
+            number = tensor.item() if followed is None else followed
             if kind is ScalarKind.INT and not -(1 << 63) <= number < 1 << 63:
                 raise DeviceMismatchError(f"a 0-d CPU tensor of {number} does not fit a 64-bit integer: move it with .to('xla') first")
         self.key.append((ScalarInput, aval))

@@ -46,6 +46,11 @@ def trust(number: type[float], count: type[Tensor]) -> None:
     _counts.add(count)
 
 
+def _plain(number: Any) -> float:
+    """A number as a float of Python's own class. One that is followed (engine/tracing/numbers.py) is told by its float in the graph."""
+    return float.__pos__(number) if isinstance(number, float) else float(number)
+
+
 def _adam(
     params: list[Tensor],
     grads: list[Tensor],
@@ -82,15 +87,15 @@ def _adam(
         return False
     torch._foreach_add_(state_steps, torch.tensor(1.0, device="cpu"), alpha=1.0)
     counts = [step.item() for step in state_steps]
-    if len(set(counts)) == 1:
+    if counts.count(counts[0]) == len(counts):
         counts = counts[:1]
     # In torch's order of operations: in another order they would round to other numbers.
-    step_sizes = [float((lr / (1 - beta1**count)) * -1) for count in counts]
-    roots = [float((1 - beta2**count) ** 0.5) for count in counts]
+    step_sizes = [_plain((lr / (1 - beta1**count)) * -1) for count in counts]
+    roots = [_plain((1 - beta2**count) ** 0.5) for count in counts]
     decay = shrink = None
     if weight_decay != 0:
-        decay, shrink = (None, float(1 - lr * weight_decay)) if decoupled_weight_decay else (float(weight_decay), None)
-    numbers = (float(1 - beta1), float(beta2), float(1 - beta2), float(eps), decay, shrink, maximize)
+        decay, shrink = (None, _plain(1 - lr * weight_decay)) if decoupled_weight_decay else (_plain(weight_decay), None)
+    numbers = (_plain(1 - beta1), _plain(beta2), _plain(1 - beta2), _plain(eps), decay, shrink, maximize)
     _update(params, grads, exp_avgs, exp_avg_sqs, largest, step_sizes, roots, *numbers)
     return True
 

@@ -45,6 +45,11 @@ class Result:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """Zeros that were written over a whole storage and are not made before they are used."""
+
+
 Source: TypeAlias = Argument | State | Gradient
 """Data that exists before a call."""
 

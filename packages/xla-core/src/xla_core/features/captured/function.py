@@ -1,85 +1,63 @@
-"""Captured functions: recorded until two calls in a row are alike, then launched without their Python."""
+"""Captured functions: recorded until two calls are alike, then launched without their Python, and verified now and then."""
 
 from __future__ import annotations
 
 import time
-import warnings
-from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from xla_core.base.errors import CaptureError
-from xla_core.engine.compile.passes import pass_keys
+from xla_core.base.private_torch import has_dispatch_modes, has_function_transforms, in_forward_mode
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.runtime import client, sync
 from xla_core.engine.runtime.source_location import asking_line
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.engine.tensor.tensor import view_of
+from xla_core.features.captured import following
 from xla_core.features.captured.arguments import Arguments, Form, arguments_of, form_of
-from xla_core.features.captured.differences import difference
+from xla_core.features.captured.checks import Checks
+from xla_core.features.captured.constants import Constants
+from xla_core.features.captured.differences import Difference, difference, explanation
 from xla_core.features.captured.launch import Launch
 from xla_core.features.captured.optimizers import WAYS
-from xla_core.features.captured.recording import CallRecording, Recorded
+from xla_core.features.captured.outcome import NOTHING_COMPUTED, describe
+from xla_core.features.captured.passed import Passed
+from xla_core.features.captured.promotion import promote
+from xla_core.features.captured.reads import Reads
+from xla_core.features.captured.recorded import Recorded
+from xla_core.features.captured.recording import CallRecording, true_number
+from xla_core.features.captured.reports import Policy, Reports
+from xla_core.features.captured.results import replaced
 from xla_core.features.captured.tape import Tape, current_tape
-from xla_core.ops import precision
+from xla_core.features.captured.variants import MOST_STATES, Program, Variant, Variants
 
 _ATTEMPTS = 4
-"""Capturing is given up after so many recorded calls without two alike in a row, or captured programs that no call could use."""
+"""Capturing is given up after so many recorded calls of which none is like another, although nothing is seen to change in between."""
+_SURPRISES = 2
+"""Verified calls that may do something else than their program without a reason that can be seen: the first calls may prepare something."""
 _DISTURBANCES = 16
 """Warn after so many recorded calls in a row in which other threads used the device."""
-_MOST_PROGRAMS = 16
-"""Keep the programs of at most so many kinds of arguments."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How to capture. name: of the function; fallback: keep recording what cannot be captured; verify_every: record every so many calls."""
+@dataclass(slots=True)
+class _Call:
+    """A call that is recorded. values: of the passed places, in order."""
 
-    name: str
-    fallback: bool
-    verify_every: int
-
-
-@dataclass(slots=True, eq=False)
-class _Variant:
-    """The state of calls with equal arguments. objects: kept, since the key has their ids; calls: since the capture.
-
-    attempts: recorded calls without two alike in a row; way: index in `WAYS`. form: the arguments that the captured program serves.
-    unused: captured programs in a row that no call could use, while the function's count of captured calls stayed at `served`.
-    """
-
-    objects: list[Any]
-    last: Recorded | None = None
-    captured: Launch | None = None
-    attempts: int = 0
-    unused: int = 0
-    served: int = 0
-    calls: int = 0
-    way: int = 0
-    given_up: bool = False
-    form: Form | None = None
-
-
-def _mode(recorder: Recorder) -> tuple[Any, ...]:
-    """The caller's settings that decide what is recorded."""
-    return (
-        recorder,
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"),
-        torch.is_autocast_cache_enabled(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        precision.chosen(),
-        *pass_keys(),
-    )
+    recorder: Recorder
+    variant: Variant
+    arguments: Arguments
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    values: list[Any]
 
 
 class CapturedFunction:
-    """A function with a captured program for each kind of arguments.
+    """A function with captured programs for each kind of arguments.
 
     record: a context in which a call is recorded, with a sync before and after. begin: a sync before a captured call.
     """
@@ -95,10 +73,13 @@ class CapturedFunction:
         self._policy = policy
         self._record = record
         self._begin = begin
-        self._variants: OrderedDict[Any, _Variant] = OrderedDict()
-        self._refused: str | None = None
+        self._passed = Passed()
+        self._variants = Variants()
+        self._constants = Constants()
+        self._checks = Checks(policy.verify)
+        self._latest: Recorded | None = None  # what the last call did, whether it was recorded or captured
+        self._reports = Reports(policy)
         self._calls = 0  # so far, recorded or captured
-        self._served = 0  # captured calls so far
         self._disturbances = 0  # recorded calls in a row in which other threads used the device
         self._patient = True  # such threads wait for the end of a recorded call
 
@@ -106,37 +87,47 @@ class CapturedFunction:
         """Call the function. Raises CaptureError if it cannot be captured, or behaves differently from its captured program."""
         if current_tape() is not None:
             return self._function(*args, **kwargs)  # part of an outer captured function
+        if has_dispatch_modes() or has_function_transforms() or in_forward_mode():
+            return self._plain(args, kwargs)  # they see each operation
         self._calls += 1
+        values = self._passed.values()
         try:
-            arguments = arguments_of(args, kwargs)
+            arguments = arguments_of(args, kwargs, self._passed, values)
         except CaptureError as error:
-            self._refuse(str(error))
+            self._reports.refuse(str(error))
             return self._plain(args, kwargs)
         recorder = arguments.storages[0].value.recorder if arguments.storages else client.current_recorder()
-        variant = self._variant(recorder, arguments)
+        variant = self._variants.of(recorder, arguments)
+        if variant is None:
+            if self._passed.learn(args, kwargs):
+                self._variants.start_again()
+                values = self._passed.values()
+                arguments = arguments_of(args, kwargs, self._passed, values)
+            variant = self._variants.add(recorder, arguments)
+            self._reports.kinds(self._variants, self._calls)
         if variant.given_up:
             return self._plain(args, kwargs)
-        if variant.captured is None:
-            return self._recorded(recorder, variant, None, arguments, args, kwargs)
+        call = _Call(recorder, variant, arguments, args, kwargs, values)
+        if not variant.programs:
+            return self._recorded(call)
         seed = recorder.seed
-        variant.calls += 1
-        due = variant.calls % self._policy.verify_every == 0
-        fits, outcome = self._launched(recorder, variant.captured, arguments, due)
-        if not fits or due:
+        began = time.perf_counter()
+        due = self._checks.due(began, variant.programs[-1].launch.busy())
+        program, outcome = self._launched(call, due)
+        if program is None or due:
             recorder.seed = seed  # a recorded call begins with a sync of its own, which moves it on as this one did
-            return self._recorded(recorder, variant, variant.captured if fits else None, arguments, args, kwargs)
-        self._served += 1
+            return self._recorded(call) if program is None else self._verified(call, program, began)
+        variant.used(program)
+        self._variants.unserved = 0
+        self._latest = program.launch.recorded
+        self._checks.launched(time.perf_counter() - began)
         return outcome
 
     def programs(self) -> list[tuple[Launch, Form]]:
         """List the captured programs with the arguments that they serve. Raises CaptureError if capturing failed, or there are none yet."""
-        if self._refused is not None:
-            raise CaptureError(self._refused)
-        programs = [
-            (variant.captured, variant.form)
-            for variant in self._variants.values()
-            if variant.captured is not None and variant.form is not None
-        ]
+        if self._reports.refused is not None:
+            raise CaptureError(self._reports.refused)
+        programs = [(program.launch, program.form) for program in self._variants.programs()]
         if not programs:
             raise CaptureError(
                 f"{self._policy.name} is not captured yet: call it with arguments as they will be, at least twice, and a third time if the "
@@ -149,9 +140,9 @@ class CapturedFunction:
         """The function's name, for messages."""
         return self._policy.name
 
-    def _launched(self, recorder: Recorder, captured: Launch, arguments: Arguments, due: bool) -> tuple[bool, Any]:
-        """Launch the captured program if it fits, unless the call is due to be verified. Returns whether it fits, and the result."""
-        again = False
+    def _launched(self, call: _Call, due: bool) -> tuple[Program | None, Any]:
+        """Launch a program that fits, unless the call is due to be verified. Returns the program that fits, and the result."""
+        recorder, again = call.recorder, False
         while True:
             seed = recorder.seed
             self._begin()
@@ -162,130 +153,201 @@ class CapturedFunction:
             with recorder.lock:
                 if recorder.pending_graph.entries:
                     continue  # another thread has recorded meanwhile, perhaps with buffers that would be donated
-                ready = captured.ready(arguments)
-                if ready is None or due:
-                    return ready is not None, None
-                outcome = captured.launch(ready, arguments, line)
-            sync.finish_step(recorder, line, start, begin)
-            return True, outcome
+                program, ready = call.variant.fitting(call.arguments)
+                if program is not None and ready is not None and not due:
+                    outcome = program.launch.launch(ready, call.arguments, line)
+            if program is None:
+                blanks = [value for each in call.variant.programs for value in each.launch.take_blanks()]
+                if blanks:
+                    sync.compute(blanks)
+                    continue
+            elif not due:
+                sync.finish_step(recorder, line, start, begin)
+                return program, outcome
+            return program, None
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._record():
             return self._function(*args, **kwargs)
 
-    def _variant(self, recorder: Recorder, arguments: Arguments) -> _Variant:
-        key = (*_mode(recorder), *arguments.key)
-        variant = self._variants.get(key)
-        if variant is None:
-            if len(self._variants) >= _MOST_PROGRAMS:
-                self._variants.popitem(last=False)
-            variant = self._variants[key] = _Variant(arguments.objects)
-        else:
-            self._variants.move_to_end(key)
-        return variant
-
-    def _recorded(
-        self,
-        recorder: Recorder,
-        variant: _Variant,
-        verified: Launch | None,
-        arguments: Arguments,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Call the function, record it, and compare the recording with the captured program (`verified`) or the last call."""
-        last = variant.last
-        if variant.captured is not None and verified is None:
-            # A dependency of the program has changed: start again.
-            self._unused(variant)
-            last, variant.attempts = None, 0
-        variant.captured = variant.last = None
-        tape = Tape(recorder, WAYS[variant.way], self._patient)
+    def _recorded(self, call: _Call) -> Any:
+        """Call the function, record it, and capture it if an earlier call was like it."""
+        variant = call.variant
+        known = () if self._latest is None else [stepped.optimizer for stepped in self._latest.stepped]
+        tape = Tape(call.recorder, WAYS[variant.way], known, self._patient)
         try:
-            outcome, recorded = self._followed(tape, arguments, last, args, kwargs)
+            outcome, recording, recorded = self._followed(tape, call, None)
+        finally:
+            tape.leave()
+        self._checks.recorded()
+        if tape.disturbed or recording is None:
+            if tape.disturbed:
+                self._disturbed(tape)
+            return outcome
+        self._disturbances = 0
+        escape = None if recording.reads is None else recording.reads.objects.escape
+        if escape is not None and self._passed.blind_to is None and self._passed.described:
+            self._passed.forget_numbers(escape)
+            self._variants.start_again()
+            return outcome
+        if recorded is None:
+            variant.idle += tape.problems == [NOTHING_COMPUTED]
+            if tape.problems != [NOTHING_COMPUTED] or variant.idle > MOST_STATES:
+                variant.problems += 1
+                self._give_up(variant, tape.problems[0], tape.in_optimizer, variant.problems > (1 if tape.in_optimizer else _ATTEMPTS - 2))
+            return outcome
+        variant.problems = 0
+        if recording.has_graph:
+            variant.given_up = True
+            self._reports.has_graph()
+            return outcome
+        earlier, variant.latest, self._latest = variant.latest, recorded, recorded
+        if earlier is not None and promote(earlier.objects, recorded.objects, self._passed):
+            self._variants.start_again()
+            return outcome
+        mismatches = [difference(each, recorded) for each in variant.waiting]
+        if None in mismatches:
+            match = variant.waiting.pop(mismatches.index(None))
+            recorded.comparisons += following.on_the_host(match, recorded)
+            guards = following.guards(recorded, self._passed)
+            variant.add(Program(Launch(call.recorder, recorded, guards), form_of(call.args, call.kwargs)))
+            self._checks.captured()
+            self._look_for_unused(variant, earlier, recorded)
+            return outcome
+        variant.wait(recorded)
+        variant.attempts += 1
+        if mismatches:
+            self._look_for_mismatch(variant, mismatches[-1], earlier, recorded)
+        return outcome
+
+    def _look_for_mismatch(self, variant: Variant, mismatch: Difference | None, earlier: Recorded | None, recorded: Recorded) -> None:
+        """Give up if too many recorded calls differ."""
+        changed = None if earlier is None else explanation(earlier, recorded)
+        if mismatch is None:
+            return
+        if changed is not None:
+            if variant.attempts > MOST_STATES:
+                blind = self._passed.blind_to
+                why = f" (numbers are not followed, since it names {blind}, which takes them without asking)" if blind else ""
+                variant.given_up = self._reports.refuse(
+                    f"it does something else at each call, and {changed} changes as well{why}: {mismatch.text}"
+                )
+            return
+        inside = mismatch.slot is not None and any(begin <= mismatch.slot < end for begin, end in recorded.stepped_slots)
+        self._give_up(variant, mismatch.text, inside, variant.attempts > _ATTEMPTS - 1)
+
+    def _look_for_unused(self, variant: Variant, earlier: Recorded | None, recorded: Recorded) -> None:
+        """Give up if many programs were captured, and no call could use one."""
+        if variant.unused > MOST_STATES:
+            changed = None if earlier is None else explanation(earlier, recorded)
+            reason = f"{changed} is another one" if changed else "tensors, gradients or settings that it depends on are others"
+            variant.given_up = self._reports.refuse(f"what was captured could never be used, because {reason} at each call")
+
+    def _verified(self, call: _Call, program: Program, began: float) -> Any:
+        """Call the function, record it, and compare that with what its program would have done."""
+        variant, unverified = call.variant, self._checks.unverified
+        tape = Tape(call.recorder, None, (), self._patient, program.launch.busy)
+        try:
+            outcome, _, recorded = self._followed(tape, call, program)
         finally:
             tape.leave()
         if tape.disturbed:
-            variant.captured, variant.last = verified, last
             self._disturbed(tape)
             return outcome
         self._disturbances = 0
-        other = verified.recorded if verified is not None else last
-        mismatch = None if recorded is None or other is None else difference(other, recorded)
-        variant.last = recorded
+        self._checks.verified(time.perf_counter() - began, tape.waited)
+        mismatch = None if recorded is None else difference(program.launch.recorded, recorded, program.launch.numbers)
         if recorded is not None and mismatch is None:
-            if other is not None:
-                variant.captured, variant.attempts, variant.form = Launch(recorder, recorded), 0, form_of(args, kwargs)
+            variant.used(program)
             return outcome
-        if verified is not None:
-            problem = tape.problems[0] if mismatch is None else mismatch.text
-            variant.given_up = self._refuse(f"call {self._calls} does something else than what was captured: {problem}")
-            return outcome
-        # The first calls may prepare what later ones use: DistributedDataParallel makes its buckets anew in the second.
-        variant.attempts += 1
-        if mismatch is None:
-            self._give_up(variant, tape.problems[0], tape.in_optimizer, variant.attempts > (1 if tape.in_optimizer else _ATTEMPTS - 2))
-        else:
-            slots = [] if recorded is None else recorded.stepped_slots
-            inside = mismatch.slot is not None and any(begin <= mismatch.slot < end for begin, end in slots)
-            self._give_up(variant, mismatch.text, inside, variant.attempts > _ATTEMPTS - 2)
+        variant.programs.remove(program)
+        variant.waiting.clear()
+        variant.surprises += 1
+        text = mismatch.text if mismatch is not None else tape.problems[0]
+        if unverified:
+            calls = f"call {self._calls - 1}" if unverified == 1 else f"calls {self._calls - unverified} to {self._calls - 1}"
+            variant.given_up = self._reports.changed(
+                f"call {self._calls} does something else than what was captured: {text}. The results of {calls} may be wrong"
+            )
+        elif variant.surprises > _SURPRISES:
+            variant.given_up = self._reports.refuse(
+                f"call {self._calls} does something else than what was captured, although nothing changed that it is seen to read: {text}. "
+                "Give what it depends on as an argument, or keep it in an attribute or in a tensor on the device"
+            )
         return outcome
 
-    def _followed(
-        self, tape: Tape, arguments: Arguments, last: Recorded | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Recorded | None]:
-        """Call the function. Returns its result, and the recorded call if there is one."""
+    def _followed(self, tape: Tape, call: _Call, program: Program | None) -> tuple[Any, CallRecording | None, Recorded | None]:
+        """Call the function. Returns its result, and the recorded call if there is one. program: to compare it with."""
+        recording: CallRecording | None = None
+        args, kwargs, reads = call.args, call.kwargs, None
+        captured = None if program is None else program.launch.recorded
+        known = self._latest if captured is None else captured
+        leaves = [] if known is None else known.leaves
+        sync.compute([] if known is None else known.blanks())
         try:
-            with self._record():
+            with self._record(), ExitStack() as stack:
                 if not tape.open(self._begin):
-                    return self._function(*args, **kwargs), None
-                roots = [(self._policy.name, self._function), *[(type(item).__name__, item) for item in arguments.objects]]
-                recording = CallRecording(tape, self._calls, roots, arguments, [] if last is None else last.leaves)
-                outcome = self._function(*args, **kwargs)
+                    return self._function(*args, **kwargs), None, None
+                args, kwargs, symbols = stack.enter_context(following.numbers_followed(tape, self._passed, args, kwargs, call.values))
+                recording = CallRecording(
+                    tape, self._calls, call.arguments, self._passed.described, symbols, leaves, captured, self._constants
+                )
+                if captured is not None:
+                    own = {id(stepped.optimizer) for stepped in captured.stepped}
+                    tape.watch.ignores = lambda optimizer: id(optimizer) not in own
+                else:
+                    reads = Reads(self._passed.keys, set(map(id, call.arguments.opened)), recording.meet)
+                    if not reads.start():
+                        recording = None
+                    else:
+                        recording.reads = reads
+                        tape.watch.ignores = reads.was_made
+                        stack.callback(reads.stop)
+                        reads.observe_roots(
+                            [(self._policy.name, self._function), *[(type(each).__name__, each) for each in call.arguments.objects]]
+                        )
+                try:
+                    outcome = self._function(*args, **kwargs)
+                finally:
+                    if recording is not None:
+                        recording.end()
         finally:
             tape.close()
         # Other threads must not write while this looks at storages.
         with tape.recorder.lock:
-            return outcome, None if tape.disturbed else recording.finish(outcome)
+            recorded = None if tape.disturbed or recording is None else describe(recording, outcome)
+            if recording is not None:
+                recording.met.clear()  # torch refuses some things to tensors that have weak references
+        if reads is not None:
+            reads.end()
+        plain = true_number
+        if recorded is not None and recording is not None and not recording.has_graph:
+            plain = partial(_without_graph, tape)
+            recording.replace_left(plain)
+        return replaced(outcome, plain), recording, recorded
 
     def _disturbed(self, tape: Tape) -> None:
         """Note that another thread used the device during a recorded call, which has to be recorded again."""
         self._patient = self._patient and not tape.waited_in_vain
         self._disturbances += 1
         if self._disturbances == _DISTURBANCES:
-            warnings.warn(
-                f"{self._policy.name} is not captured yet: other threads used {tape.recorder.device} in each of {_DISTURBANCES} calls that "
-                "were recorded for it. Let them rest during its first calls, and start none inside",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            self._reports.disturbed(tape.recorder.device, _DISTURBANCES)
 
-    def _give_up(self, variant: _Variant, problem: str, in_optimizer: bool, due: bool) -> None:
+    def _give_up(self, variant: Variant, problem: str, in_optimizer: bool, due: bool) -> None:
         """Refuse to capture, unless another way of following the optimizer is left to try."""
         if due and in_optimizer and variant.way + 1 < len(WAYS):
-            variant.way, variant.attempts, variant.last = variant.way + 1, 0, None
+            variant.way, variant.attempts, variant.problems, variant.waiting = variant.way + 1, 0, 0, []
         elif due:
-            variant.given_up = self._refuse(problem)
+            variant.given_up = self._reports.refuse(problem)
 
-    def _unused(self, variant: _Variant) -> None:
-        if variant.served != self._served:
-            # Dependencies change, but not at each call: captured calls were served in between.
-            variant.unused, variant.served = 0, self._served
-        variant.unused += 1
-        if variant.unused == _ATTEMPTS and variant.captured is not None:
-            changed = variant.captured.recorded.state.changed()
-            reason = f"{changed} is another one" if changed else "tensors, gradients or settings that it depends on are others"
-            variant.given_up = self._refuse(f"what was captured could never be used, because {reason} at each call")
 
-    def _refuse(self, problem: str) -> bool:
-        """Report that the function cannot be captured. Returns True with fallback, else raises CaptureError."""
-        text = f"{self._policy.name} cannot be captured: {problem}"
-        if not self._policy.fallback:
-            raise CaptureError(f"{text}. With torch_xla.compile(capture=True, fallback=True) it is recorded at each call instead")
-        if self._refused is None:
-            self._refused = text
-            warnings.warn(f"{text}. It is recorded at each call", RuntimeWarning, stacklevel=4)
-        return True
+def _without_graph(tape: Tape, leaf: Any) -> Any:
+    """What a captured call gives instead of a traced number, or of a tensor whose graph the call has gone backward through."""
+    leaf = true_number(leaf)
+    if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad or not tape.was_made(leaf):
+        return leaf
+    shown = tensor_behind(leaf)
+    return leaf if shown is None else view_of(shown._storage, shown._view)
 
 
 _BEHIND = "_xla_captured_function"

@@ -15,19 +15,23 @@ from torch.autograd.graph import increment_version
 from xla_core.base.metrics import Cause
 from xla_core.base.private_torch import tree_unflatten
 from xla_core.engine.graph.graph import Inputs
-from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
+from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value, waits
 from xla_core.engine.placement.sharding import Sharding
 from xla_core.engine.runtime import executor, resharding
 from xla_core.engine.runtime.client import placement_of
+from xla_core.engine.tensor.handlers.zeros import leave_zeros
 from xla_core.engine.tensor.plain import ours, storage_of
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor, rebound, view_of
-from xla_core.engine.tracing.origins import ArgumentItself, NewStorage, Origin, Result, ViewOf
+from xla_core.engine.tracing.origins import ArgumentItself, NewStorage, Result, ViewOf
 from xla_core.features.captured.arguments import Arguments
+from xla_core.features.captured.differences import Taken
+from xla_core.features.captured.guards import Guards
 from xla_core.features.captured.holders import holders, holders_of_one, nobody_else_has, renew
+from xla_core.features.captured.places import Within
 from xla_core.features.captured.plan import Count, gradients, numbers, storages, watched, writing
-from xla_core.features.captured.recording import Recorded, bound
-from xla_core.features.captured.returned import Existing
+from xla_core.features.captured.recorded import Recorded, bound
+from xla_core.features.captured.results import RETURNED, Again, ArgumentContainer, Computed, Existing, GradientOf
 
 _value = attrgetter("value")
 _buffer = attrgetter("buffer")
@@ -42,17 +46,30 @@ _view = attrgetter("_view")
 
 
 class Launch:
-    """A captured call: a program, where its inputs are, and where its results go."""
+    """A captured call: a program, where its inputs are, and where its results go. guards: what must be as it was when it was recorded."""
 
-    def __init__(self, recorder: Recorder, recorded: Recorded) -> None:
+    def __init__(self, recorder: Recorder, recorded: Recorded, guards: Guards) -> None:
+        self.guards = guards
+        self._blanks: list[Value] = []
+        self._last: jax.Array | None = None
         self.recorder, self.recorded = recorder, recorded
         self.graph, self.program = recorded.run.graph, recorded.run.program
         self._rebound = rebound()
         self._watched = watched(recorded)
         self._storages = storages(recorded, placement_of(recorder).is_mesh)
+        self._state_ids = frozenset(map(id, self._storages.state))
         self._writing = writing(recorded, self._storages)
         self._gradients = gradients(recorded)
         self._numbers = numbers(recorded)
+
+    def busy(self) -> bool:
+        """Whether the device is computing the last launch."""
+        return self._last is not None and not self._last.is_deleted() and not self._last.is_ready()  # type: ignore[attr-defined]
+
+    @property
+    def numbers(self) -> Taken:
+        """The program's numbers, as `ready` has computed them."""
+        return self._numbers.floats, self._numbers.fixed_floats, self._numbers.computed
 
     @property
     def counts(self) -> list[Count]:
@@ -66,21 +83,40 @@ class Launch:
             map(is_, map(storage_of, watched.plain), watched.plain_data)
         ):
             return None
+        if not all(map(is_, map(_view, watched.ours), watched.ours_views)) or not self._arguments_apart(arguments):
+            return None
         if self._rebound != rebound() and not self._still_bound():
             return None
         if list(map(_requires_grad, watched.tensors)) != watched.wants or list(map(_version, watched.hosts)) != watched.host_versions:
             return None
         grads = list(map(_grad, self._gradients.leaves))
-        if list(map(is_, grads, repeat(None))) != self._gradients.without or not self.recorded.state.unchanged():
+        if list(map(is_, grads, repeat(None))) != self._gradients.without or not self.guards.unchanged():
             return None
-        if not self._numbers.read():
+        if not self._numbers.read(arguments.numbers):
             return None
         everything = [*parts.state, *self._passed(arguments, grads)]
         values = list(map(_value, everything))
+        if any(values[first].buffer is not values[second].buffer for first, second in parts.aliases):
+            return None
         taken = parts.pick_inputs(values)
         buffers = list(map(_buffer, taken))
-        fits = list(map(_aval, taken)) == parts.avals and not any(map(is_, buffers, repeat(None)))
+        if any(map(is_, buffers, repeat(None))):
+            self._blanks = [value for value in taken if waits(value)]
+            return None
+        if len(set(map(id, buffers))) < len(buffers):
+            return None  # when it was recorded, each input had a buffer of its own
+        fits = list(map(_aval, taken)) == parts.avals
         return Ready(everything, values, buffers, grads) if fits and self._shardings_fit(buffers) else None
+
+    def take_blanks(self) -> list[Value]:
+        """Zeros because of which `ready` found that the program does not fit, and that are not made yet."""
+        blanks, self._blanks = self._blanks, []
+        return blanks
+
+    def _arguments_apart(self, arguments: Arguments) -> bool:
+        """Whether arguments are tensors that the function also finds elsewhere, or not, as it was recorded."""
+        shown = arguments.storages
+        return self._state_ids.isdisjoint(map(id, shown)) and all([shown[index] is storage for index, storage in self.recorded.pinned])
 
     def _still_bound(self) -> bool:
         """Whether optimizers' states show the data that they showed, after some tensor was given other data."""
@@ -109,32 +145,41 @@ class Launch:
         if not alone:
             for number in self._storages.donated:
                 buffers[number] = buffers[number].copy()
-        seeds = [recorder.draw() for _ in range(self.recorded.seeds)]
+        drawn = [recorder.draw() for _ in range(self.recorded.drawn)]
+        seeds = [drawn[number] for number in self.recorded.seeds]
         recorded = self.recorded.run.inputs
         inputs = Inputs(buffers, numbers.floats, numbers.fixed_floats, recorded.ints, recorded.fixed_ints, seeds)
         results: list[Any] = []
 
         def keep(computed: list[jax.Array]) -> None:
+            self._last = computed[-1] if computed else None
             results.extend(self._store(computed, ready, arguments, alone))
 
         executor.launch(recorder, placement_of(recorder), self.program, self.graph, inputs, keep, Cause.CAPTURED, line)
         for _ in range(self.recorded.steps):
             recorder.end_step()
         increment_version(self._watched.counted)
-        return tree_unflatten(results, self.recorded.tree)
+        increment_version([arguments.tensors[index] for index in self._writing.arguments])
+        for index, requires_grad in self.recorded.required:
+            arguments.tensors[index].requires_grad_(requires_grad)
+        outcome, left = tree_unflatten(results, self.recorded.tree)
+        for place, value in zip(self.recorded.places, left, strict=True):
+            at = Within(arguments.containers[place.index], place.index) if isinstance(place, Within) else place
+            at.put(outcome if value is RETURNED else value)
+        return outcome
 
-    def _store(self, computed: list[jax.Array], ready: Ready, arguments: Arguments, alone: bool) -> list[Any]:
+    def _store(self, buffers: list[jax.Array], ready: Ready, arguments: Arguments, alone: bool) -> list[Any]:
         """Put results where they belong; the returned objects."""
         made: dict[int, Value] = {}
         avals = self.graph.parts.results
 
-        def value_of(origin: Origin) -> Value:
+        def value_of(origin: Any) -> Value:
             if not isinstance(origin, Result):
                 return ready.values[self._storages.index[origin]]
             value = made.get(origin.index)
             if value is None:
                 aval: Any = avals[origin.index]
-                value = made[origin.index] = buffer_value(self.recorder, aval, computed[origin.index])
+                value = made[origin.index] = buffer_value(self.recorder, aval, buffers[origin.index])
             return value
 
         # Before anything is written: one storage may take the old value of another.
@@ -142,24 +187,38 @@ class Launch:
         for writes, free in ((self._writing.taken_over, alone), (self._writing.renewed, None)):
             values = writes.pick_values(ready.values)
             if free or (free is None and nobody_else_has(values)):
-                renew(values, writes.pick_results(computed))
+                renew(values, writes.pick_results(buffers))
             else:
                 written += [(index, value_of(Result(result))) for index, result in writes.pairs]
         new = [_storage_of(value_of(origin), sharding) for origin, sharding in zip(self.recorded.new, self.recorded.shardings, strict=True)]
-        if not self._gradients_renewed(ready, computed):
+        if not self._gradients_renewed(ready, buffers):
             leaves = self._gradients.fresh
             fresh = [value_of(leaf.origin) for leaf in leaves if leaf.origin is not None]
             for value, leaf in zip(fresh, leaves, strict=True):
                 leaf.tensor.grad = view_of(_storage_of(value, leaf.sharding), leaf.spec)
         for tensor in self._gradients.dropped:
             tensor.grad = None
+        for tensor, other in self._gradients.shared:
+            tensor.grad = other.grad
         for index, value in written:
             ready.storages[index].value = value
+        for index in self._writing.zeroed:
+            leave_zeros(ready.storages[index])
         for count in self._numbers.counts:
             count.now += count.advance
             if count.advance:
                 deque(map(np.ndarray.fill, count.arrays, repeat(count.now)), maxlen=0)
-        return [self._returned(item, new, ready, arguments) for item in self.recorded.results]
+        computed = iter(self._numbers.computed)
+        returned: list[Any] = []
+        for item in self.recorded.results:
+            returned.append(
+                next(computed)
+                if isinstance(item, Computed)
+                else returned[item.index]
+                if isinstance(item, Again)
+                else self._returned(item, new, ready, arguments)
+            )
+        return returned
 
     def _gradients_renewed(self, ready: Ready, computed: list[jax.Array]) -> bool:
         """Change the data of the gradients that are there, if nobody can tell them from the new tensors that the function would make."""
@@ -186,6 +245,10 @@ class Launch:
             return item.tensor if item.index is None else arguments.tensors[item.index]
         if isinstance(item, ArgumentItself):
             return arguments.objects[item.index]
+        if isinstance(item, ArgumentContainer):
+            return (arguments.opened if item.opened else arguments.containers)[item.index]
+        if isinstance(item, GradientOf):
+            return self._gradients.leaves[item.index].grad
         return item.value
 
 

@@ -3,74 +3,108 @@
 from __future__ import annotations
 
 import dis
-import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 # Code that uses one of these may look up any attribute.
 _ANY = frozenset({"__dict__", "__getattribute__", "__slots__", "asdict", "astuple", "attrgetter", "dir", "eval", "exec", "fields", "vars"})
+_ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
 _ASKING = frozenset({"getattr", "hasattr"})
 _ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
-_METHOD_BIT = sys.version_info >= (3, 12)  # of LOAD_ATTR's argument; older Pythons have LOAD_METHOD
+_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_SET_GLOBAL = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+_SET_ATTRIBUTE = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_SETTING = frozenset({"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_NAME"})
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """Names in code. read: attributes and globals; called: attributes that are only called; asked: constants passed to `getattr`.
+    """Names in code.
 
-    computed: whether it computes names of attributes; environment: whether it reads environment variables.
+    imports: modules that it imports; asked: attributes that it asks for by `getattr` and `hasattr`; variables, attributes: that it reads,
+    or asks for; set_variables (globals), set_attributes: that it sets. computed: whether it computes names of attributes; computed_globals:
+    of global variables; environment: whether it reads environment variables; formats: whether it may put numbers into a text by `%`.
     """
 
-    read: frozenset[str]
-    called: frozenset[str]
+    imports: frozenset[str]
     asked: frozenset[str]
+    variables: frozenset[str]
+    set_variables: frozenset[str]
+    attributes: frozenset[str]
+    set_attributes: frozenset[str]
     computed: bool
+    computed_globals: bool
     environment: bool
+    formats: bool
 
 
 @lru_cache(maxsize=4096)
 def lookups(code: types.CodeType) -> Lookups:
-    """Find what a function's code, and the functions defined in it, may look up."""
-    read: set[str] = set()
-    called: set[str] = set()
+    """Find what a function's code may look up. Functions defined in it are looked at when they run."""
+    imports: set[str] = set()
     asked: set[str] = set()
+    variables: set[str] = set()
+    set_variables: set[str] = set()
+    attributes: set[str] = set()
+    set_attributes: set[str] = set()
     computed = False
-    for instructions in _all_instructions(code):
-        for at, instruction in enumerate(instructions):
-            if instruction.opname == "MATCH_CLASS":
-                computed = True
-            if instruction.opcode not in dis.hasname:
-                continue
-            name = instruction.argval
-            (called if _is_call(instruction) else read).add(name)
-            if name in _ASKING and instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                constant = _constant_name(instructions, at)
-                computed = computed or constant is None
-                asked.update(() if constant is None else (constant,))
-    names = read | called
+    instructions = list(dis.get_instructions(code))
+    for at, instruction in enumerate(instructions):
+        if instruction.opname == "MATCH_CLASS":
+            computed = True
+        if instruction.opcode not in dis.hasname:
+            continue
+        name = instruction.argval
+        if instruction.opname == "IMPORT_NAME":
+            imports.add(name)
+        elif instruction.opname in _GLOBAL:
+            variables.add(name)
+        elif instruction.opname in _SET_GLOBAL:
+            set_variables.add(name)
+        elif instruction.opname in _SET_ATTRIBUTE:
+            set_attributes.add(name)
+        else:
+            attributes.add(name)
+        if name in _ASKING and instruction.opname in _GLOBAL:
+            constant = _constant_name(instructions, at)
+            computed = computed or constant is None
+            asked.update(() if constant is None else (constant,))
+    attributes |= asked
+    names = variables | attributes
     return Lookups(
-        frozenset(read | asked),
-        frozenset(called),
+        frozenset(imports),
         frozenset(asked),
+        frozenset(variables),
+        frozenset(set_variables),
+        frozenset(attributes),
+        frozenset(set_attributes),
         computed or not names.isdisjoint(_ANY),
+        not variables.isdisjoint(_ANY_GLOBAL),
         not names.isdisjoint(_ENVIRONMENT),
+        _formats(code, instructions),
     )
 
 
-def _all_instructions(code: types.CodeType) -> Iterator[list[dis.Instruction]]:
-    yield list(dis.get_instructions(code))
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _all_instructions(constant)
+def _formats(code: types.CodeType, instructions: list[dis.Instruction]) -> bool:
+    """Whether code may put numbers into a text by `%`."""
+    texts = code.co_consts[code.co_name != "<lambda>" :]  # the first one may be the docstring
+    return any(isinstance(text, str) and "%" in text for text in texts) and any(
+        instruction.opname == "BINARY_OP" and instruction.argrepr in ("%", "%=") for instruction in instructions
+    )
 
 
-def _is_call(instruction: dis.Instruction) -> bool:
-    """Whether an instruction looks up an attribute to call it at once."""
-    if _METHOD_BIT:
-        return instruction.opname == "LOAD_ATTR" and bool((instruction.arg or 0) & 1)
-    return instruction.opname == "LOAD_METHOD"
+def line_that_sets(codes: Iterable[types.CodeType], name: Any) -> str | None:
+    """`file:line` of the first instruction of these functions that sets a variable or an attribute of this name."""
+    for code in codes:
+        line = None
+        for instruction in dis.get_instructions(code):
+            line = instruction.starts_line if type(instruction.starts_line) is int else getattr(instruction, "line_number", line) or line
+            if instruction.opname in _SETTING and instruction.argval == name:
+                return f"{code.co_filename}:{line}"
+    return None
 
 
 def _constant_name(instructions: list[dis.Instruction], at: int) -> str | None:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from xla_core.base.private_torch import DISABLED_TORCH_FUNCTION, make_subclass
 from xla_core.engine.tensor import optim
+from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tracing.numbers import Applied, Comparison, Number, Symbol, Tracer
 
 
@@ -62,22 +64,18 @@ class Counter:
 
 @dataclass(slots=True, eq=False)
 class Stepped:
-    """An optimizer that the call stepped. numbers: its hyperparameters before the call; starts: an index for each different start count.
-
-    seen: its hyperparameters at each step.
-    """
+    """An optimizer that is followed. numbers: its hyperparameters before the call; starts: an index for each different start count."""
 
     optimizer: Optimizer
     numbers: dict[Symbol, float] = field(default_factory=dict)
     counters: dict[int, Counter] = field(default_factory=dict)
     starts: dict[tuple[str, float], int] = field(default_factory=dict)
-    seen: list[dict[Symbol, float]] = field(default_factory=list)
 
 
 def hyperparameters(optimizer: Optimizer) -> dict[Symbol, float]:
     """The floats in an optimizer's groups, which may change between calls."""
     return {
-        symbol: item
+        symbol: item.true if isinstance(item, Number) else item
         for index, group in enumerate(optimizer.param_groups)
         for name in group
         for symbol, item in _numbers(optimizer, index, name, group[name])
@@ -87,12 +85,26 @@ def hyperparameters(optimizer: Optimizer) -> dict[Symbol, float]:
 def _numbers(optimizer: Optimizer, index: int, name: str, value: Any) -> Iterator[tuple[Symbol, float]]:
     items: Any = value if isinstance(value, (tuple, list)) and name != "params" else (value,)
     for position, item in enumerate(items):
-        if _changeable(item):
-            yield Symbol(f"{name} of group {index} of {type(optimizer).__name__}", (id(optimizer), index, name, position)), float(item)
+        if _changeable(name, item):
+            yield (
+                Symbol(f"{name} of group {index} of {type(optimizer).__name__}", (id(optimizer), index, name, position)),
+                item.item() if isinstance(item, torch.Tensor) else item,
+            )
 
 
-def _changeable(item: Any) -> bool:
-    return isinstance(item, float) and math.isfinite(item)
+def _changeable(name: str, item: Any) -> bool:
+    """Whether a hyperparameter is a number that programs take as an input: a float, a rate of any kind."""
+    if isinstance(item, torch.Tensor):
+        return not item.dim() and item.device.type == "cpu" and item.is_floating_point() and tensor_behind(item) is None
+    kinds = (int, float, np.floating, np.integer) if name == "lr" else (float, np.floating)
+    true = item.true if isinstance(item, Number) else item
+    return isinstance(true, kinds) and not isinstance(true, bool) and math.isfinite(true)
+
+
+def is_followed(name: str, value: Any) -> bool:
+    """Whether an entry of an optimizer's group is a number that is followed, or has one."""
+    items = value if isinstance(value, (tuple, list)) and name != "params" else (value,)
+    return any(_changeable(name, item) for item in items)
 
 
 def count_on_device(optimizer: Optimizer) -> None:
@@ -117,7 +129,8 @@ def reader(optimizers: Iterable[Optimizer], symbols: Iterable[Symbol]) -> Callab
         values = []
         for group, name, position in groups:
             value = group.get(name)
-            values.append(value[position] if type(value) is tuple or type(value) is list else value)
+            value = value[position] if type(value) is tuple or type(value) is list else value
+            values.append(value.item() if isinstance(value, torch.Tensor) else value)
         return values
 
     return read
@@ -139,9 +152,19 @@ WAYS = tuple(Following(names, capturable) for capturable in (False, True) for na
 
 
 class Watch:
-    """Follows the optimizers that one thread steps during a recorded call. now: counts the pending entries."""
+    """Follows the optimizers that one thread steps in a recorded call. following: None to look only; now: counts the pending entries.
 
-    def __init__(self, tracer: Tracer, following: Following, mine: Callable[[], bool], now: Callable[[], int]) -> None:
+    ignores: whether an optimizer is none that a captured call could follow, such as one that the call has made.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        following: Following | None,
+        mine: Callable[[], bool],
+        now: Callable[[], int],
+        optimizers: Iterable[Optimizer],
+    ) -> None:
         self.tracer = tracer
         self.slots: list[tuple[int, int]] = []  # what optimizers have recorded
         self._following = following
@@ -149,55 +172,74 @@ class Watch:
         self._begin = 0
         self.stepped: dict[int, Stepped] = {}
         self.depth = 0
+        self.ignores: Callable[[Optimizer], bool] = lambda optimizer: False
         self._mine = mine
+        self.kept: set[tuple[int, str]] = set()  # entries of groups that the call has not changed: keys of their places
         self._undo: list[Callable[[], None]] = []
+        self._undo_counts: list[Callable[[], None]] = []
         self._ends = (register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after))
+
+        for optimizer in optimizers:
+            self._begin_with(optimizer)
+
+    def restore(self) -> None:
+        """Put the hyperparameters back that the call has not changed."""
+        while self._undo:
+            self._undo.pop()()
 
     def close(self) -> None:
         """Stop following, and restore the optimizers, also after a step that raised."""
         for end in self._ends:
             end.remove()
-        self._restore()
+        self.restore()
+        self._restore_counts()
         for stepped in self.stepped.values():
             for counter in stepped.counters.values():
                 counter.end = float(counter.tensor)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._mine():
+        if not self._mine() or self.ignores(optimizer):
             return
         self.depth += 1
         self._begin = self._now()
-        if self._following.capturable:
+        if self._following is not None and self._following.capturable:
             count_on_device(optimizer)
-        stepped = self.stepped.get(id(optimizer))
-        if stepped is None:
-            stepped = self.stepped[id(optimizer)] = Stepped(optimizer, hyperparameters(optimizer))
-        stepped.seen.append(hyperparameters(optimizer))
-        for index, group in enumerate(optimizer.param_groups):
-            for name, value in list(group.items()):
-                if name != "params":
-                    self._follow(optimizer, index, group, name, value)
+        stepped = self._begin_with(optimizer)
+        for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter in optimizer.state:
                     self._count(stepped, optimizer.state[parameter])
 
-    def _follow(self, optimizer: Optimizer, index: int, group: dict[str, Any], name: str, value: Any) -> None:
+    def _begin_with(self, optimizer: Optimizer) -> Stepped:
+        """Follow the hyperparameters of an optimizer, if they are not followed yet."""
+        stepped = self.stepped.get(id(optimizer))
+        if stepped is None:
+            stepped = self.stepped[id(optimizer)] = Stepped(optimizer, hyperparameters(optimizer))
+            for index, group in enumerate(optimizer.param_groups):
+                for name, value in list(group.items()):
+                    # A program takes a rate for a float, also where it is an integer or in a tensor.
+                    if name != "params" and (self._following is not None or not isinstance(value, (float, tuple, list))):
+                        self._follow(self._following, optimizer, index, group, name, value)
+        return stepped
+
+    def _follow(self, following: Following | None, optimizer: Optimizer, index: int, group: dict[str, Any], name: str, value: Any) -> None:
         listed = isinstance(value, (tuple, list))
         items = list(value) if listed else [value]
-        if not any(map(_changeable, items)):
+        if not any(_changeable(name, item) for item in items):
             return
-        if self._following.names is not None and name not in self._following.names:
+        if following is not None and following.names is not None and name not in following.names:
             for symbol, item in _numbers(optimizer, index, name, value):
                 self.tracer.comparisons.append(Comparison(Applied(operator.eq, (symbol, item)), True))
             return
         symbols = iter(_numbers(optimizer, index, name, value))
-        followed = [self.tracer.symbol(*next(symbols)) if _changeable(item) else item for item in items]
+        followed = [self.tracer.symbol(*next(symbols)) if _changeable(name, item) else item for item in items]
         put: Any = type(value)(followed) if listed else followed[0]
         group[name] = put
 
         def undo() -> None:
             if group.get(name) is put:
                 group[name] = value
+                self.kept.add((id(group), name))
 
         self._undo.append(undo)
 
@@ -212,20 +254,22 @@ class Watch:
                 alike = stepped.starts.setdefault((name, start), len(stepped.starts))
                 symbol = Symbol(f"{name} of {type(stepped.optimizer).__name__}", (id(stepped.optimizer), name, alike))
                 counter = stepped.counters[id(value)] = Counter(value, symbol, start)
+            if self._following is None:
+                continue
             counted: Any = make_subclass(_CountedTensor, value, False)
             counted.counter, counted.tracer = counter, self.tracer
             state[name] = counted
-            self._undo.append(_put_back(state, name, counted, value))
+            self._undo_counts.append(_put_back(state, name, counted, value))
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._mine():
+        if self._mine() and not self.ignores(optimizer):
             self.depth -= 1
             self.slots.append((self._begin, self._now()))
-            self._restore()
+            self._restore_counts()
 
-    def _restore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+    def _restore_counts(self) -> None:
+        while self._undo_counts:
+            self._undo_counts.pop()()
 
 
 def _put_back(state: dict[str, Any], name: str, put: Any, value: Any) -> Callable[[], None]:

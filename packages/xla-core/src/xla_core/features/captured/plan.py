@@ -15,10 +15,12 @@ from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.engine.tracing.numbers import Formulas, Symbol, picker
-from xla_core.engine.tracing.origins import Argument, Gradient, NewStorage, Origin, Result, Source, State, ViewOf
+from xla_core.engine.tracing.origins import Argument, Gradient, NewStorage, Origin, Result, Source, State, ViewOf, Zeros
 from xla_core.features.captured.holders import Writes
 from xla_core.features.captured.optimizers import Counter, reader
-from xla_core.features.captured.recording import GradientLeaf, Recorded
+from xla_core.features.captured.passed import is_number
+from xla_core.features.captured.recorded import GradientLeaf, Recorded
+from xla_core.features.captured.results import Computed
 
 Pick = Callable[[Any], Any]
 
@@ -27,13 +29,14 @@ Pick = Callable[[Any], Any]
 class Watched:
     """Tensors that must still show the same data, with the same `requires_grad`.
 
-    ours, ours_data: tensors of our class and their storages; plain, plain_data: others and the objects that stand for their data.
-    wants: `requires_grad` of each. counted: tensors that the call writes to, whose versions autograd checks. hosts: CPU tensors, with their
-    versions.
+    ours, ours_data, ours_views: tensors of our class, their storages and views; plain, plain_data: others and the objects that stand for
+    their data. wants: `requires_grad` of each. counted: tensors that the call writes to, whose versions autograd checks. hosts: CPU
+    tensors, with their versions.
     """
 
     ours: list[torch.Tensor]
     ours_data: list[Any]
+    ours_views: list[Any]
     plain: list[torch.Tensor]
     plain_data: list[Any]
     tensors: list[torch.Tensor]
@@ -56,6 +59,7 @@ def watched(recorded: Recorded) -> Watched:
     return Watched(
         [tensor for tensor, _ in of_ours],
         [data for _, data in of_ours],
+        [tensor._view for tensor, _ in of_ours],
         [tensor for tensor, _ in others],
         [data for _, data in others],
         tensors,
@@ -72,7 +76,7 @@ class Storages:
 
     state: the first storages; arguments: indices of the arguments whose storages follow; gradients: picks the last ones. index: position of
     each source in the list. inputs: indices of the program's inputs, which must have these avals and shardings (None: one device). donated:
-    positions of the inputs that the program takes over.
+    positions of the inputs that the program takes over. aliases: pairs of storages that must have one buffer.
     """
 
     state: list[Storage]
@@ -85,13 +89,14 @@ class Storages:
     shardings: list[jax.sharding.Sharding] | None
     donated: tuple[int, ...]
     pick_donated: Pick
+    aliases: list[tuple[int, int]]
 
 
 def storages(recorded: Recorded, over_mesh: bool) -> Storages:
     """List the storages that take part in a call. over_mesh: in SPMD mode."""
     run = recorded.run
-    sources = [*recorded.sources, *[source for source, _ in recorded.writes]]
-    sources += [origin for origin in _origins(recorded) if origin is not None and not isinstance(origin, Result)]
+    sources = [*recorded.sources, *[source for source, _ in recorded.writes], *[source for pair in recorded.aliases for source in pair]]
+    sources += [origin for origin in _origins(recorded) if origin is not None and not isinstance(origin, (Result, Zeros))]
     views = [item.storage for item in recorded.results if isinstance(item, ViewOf)]
     sources += [storage for storage in views if not isinstance(storage, NewStorage)]
     state = dict.fromkeys(source for source in sources if isinstance(source, State))
@@ -112,10 +117,11 @@ def storages(recorded: Recorded, over_mesh: bool) -> Storages:
         [buffer.sharding for buffer in run.inputs.buffers] if over_mesh else None,
         donated,
         picker([inputs[position] for position in donated]),
+        [(index[first], index[second]) for first, second in recorded.aliases],
     )
 
 
-def _origins(recorded: Recorded) -> list[Origin | None]:
+def _origins(recorded: Recorded) -> list[Origin | Zeros | None]:
     """The origins of all values that a call stores."""
     return [*[origin for _, origin in recorded.writes], *recorded.new, *[leaf.origin for leaf in recorded.leaves]]
 
@@ -131,34 +137,40 @@ class Writing:
     """The storages that a call writes to, by index.
 
     taken_over, renewed: storages whose value objects are theirs alone and get a new buffer; the program takes over the buffers of
-    taken_over. others: storages with the origins of their new values. copied: positions of inputs that the program takes over although
-    their storages keep their values.
+    taken_over. others: storages with the origins of their new values; zeroed: those that get zeros. copied: positions of
+    inputs that the program takes over although their storages keep their values. arguments: those that are written to.
     """
 
     taken_over: Writes
     renewed: Writes
-    others: list[tuple[int, Origin]]
+    others: list[tuple[int, Source | Result]]
+    zeroed: list[int]
     copied: list[int]
+    arguments: list[int]
 
 
 def writing(recorded: Recorded, parts: Storages) -> Writing:
     """Sort a call's writes to storages."""
     donated = {parts.inputs[position] for position in parts.donated}
-    needed = {parts.index[origin] for origin in _origins(recorded) if origin is not None and not isinstance(origin, Result)}
+    needed = {parts.index[origin] for origin in _origins(recorded) if origin is not None and not isinstance(origin, (Result, Zeros))}
     shared = _shared_results(recorded)
     taken_over: list[tuple[int, int]] = []
     renewed: list[tuple[int, int]] = []
-    others: list[tuple[int, Origin]] = []
+    others: list[tuple[int, Source | Result]] = []
+    zeroed: list[int] = []
     for source, origin in recorded.writes:
         index = parts.index[source]
-        if not isinstance(origin, Result) or origin.index in shared or index in needed:
+        if isinstance(origin, Zeros):
+            zeroed.append(index)
+        elif not isinstance(origin, Result) or origin.index in shared or index in needed:
             others.append((index, origin))
         else:
             (taken_over if index in donated else renewed).append((index, origin.index))
     # Inputs whose old value is not replaced: a gradient that the call drops, and that others may hold.
     written = {parts.index[source] for source, _ in recorded.writes}
+    arguments = [source.index for source, _ in recorded.writes if isinstance(source, Argument)]
     copied = [position for position in parts.donated if parts.inputs[position] not in written]
-    return Writing(Writes(taken_over), Writes(renewed), others, copied)
+    return Writing(Writes(taken_over), Writes(renewed), others, zeroed, copied, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +178,8 @@ class Gradients:
     """The gradients before and after a call.
 
     leaves: the tensors that get gradients; without: for each, whether it had none. fresh: leaves with a new gradient tensor, with functions
-    that pick their gradients and their results, and the avals of these; dropped: tensors that lose their gradient.
+    that pick their gradients and their results, and the avals of these; dropped: tensors that lose their gradient; shared:
+    pairs of tensors of which the first gets the gradient of the second.
     """
 
     leaves: list[torch.Tensor]
@@ -177,12 +190,13 @@ class Gradients:
     pick_results: Pick
     avals: list[Aval | None]
     dropped: list[torch.Tensor]
+    shared: list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def gradients(recorded: Recorded) -> Gradients:
     """List the gradients that a call makes, takes and drops."""
     shared = _shared_results(recorded)
-    fresh = [leaf for leaf in recorded.leaves if leaf.fresh]
+    fresh = [leaf for leaf in recorded.leaves if leaf.fresh and leaf.same_as is None]
     indices = [leaf.origin.index for leaf in fresh if isinstance(leaf.origin, Result) and leaf.spec is None]
     alone = [index for index in indices if index not in shared]
     results = recorded.run.graph.parts.results
@@ -190,11 +204,12 @@ def gradients(recorded: Recorded) -> Gradients:
         [leaf.tensor for leaf in recorded.leaves],
         [not leaf.before for leaf in recorded.leaves],
         fresh,
-        picker([index for index, leaf in enumerate(recorded.leaves) if leaf.fresh]),
+        picker([index for index, leaf in enumerate(recorded.leaves) if leaf.fresh and leaf.same_as is None]),
         alone,
         picker(alone),
         [results[index] for index in alone],
         [leaf.tensor for leaf in recorded.leaves if leaf.before and not leaf.after],
+        [(leaf.tensor, recorded.leaves[leaf.same_as].tensor) for leaf in recorded.leaves if leaf.fresh and leaf.same_as is not None],
     )
 
 
@@ -233,9 +248,10 @@ def _counts(counters: list[Counter]) -> list[Count]:
 
 @dataclass(slots=True)
 class Numbers:
-    """Computes the program's numbers from hyperparameters and step counts.
+    """Computes the program's numbers from hyperparameters, numbers among the arguments and step counts.
 
-    outcomes: of the comparisons that the step's Python made. floats, fixed_floats: the present inputs of the program.
+    outcomes: of the comparisons that the step's Python made. floats, fixed_floats: the present inputs of the program; computed: the numbers
+    that the call returns or leaves in Python.
     """
 
     counts: list[Count]
@@ -244,21 +260,22 @@ class Numbers:
     outcomes: list[bool]
     floats: list[float]
     fixed_floats: list[float]
-    _last: list[float] = field(default_factory=list)
+    computed: list[Any]
+    _last: list[Any] = field(default_factory=list)
 
-    def read(self) -> bool:
-        """Read hyperparameters and step counts. Whether the step's Python would take the same branches with them."""
+    def read(self, passed: list[Any]) -> bool:
+        """Read hyperparameters and step counts. Whether the step's Python would take the same branches with them and with `passed`."""
         if not all(map(Count.read, self.counts)):
             return False
-        values = [*self.hyperparameters(), *[count.now for count in self.counts]]
-        if values == self._last or not values:
+        values = [*self.hyperparameters(), *passed, *[count.now for count in self.counts]]
+        if not values or (values == self._last and (0 not in values or repr(values) == repr(self._last))):  # 0.0 is not -0.0
             return True
-        if not all([isinstance(value, float) for value in values]):
+        if not all(map(is_number, values)):
             return False
-        evaluated = self.formulas.evaluate(list(map(float, values)))
+        evaluated = self.formulas.evaluate(values)
         if evaluated is None:
             return False
-        outcomes, self.floats, self.fixed_floats = evaluated
+        outcomes, self.floats, self.fixed_floats, self.computed = evaluated
         self._last = values if outcomes == self.outcomes else []
         return bool(self._last)
 
@@ -269,12 +286,14 @@ def numbers(recorded: Recorded) -> Numbers:
     inputs, expressions = recorded.run.inputs, recorded.run.expressions
     floats = [expressions.get((False, index), number) for index, number in enumerate(inputs.floats)]
     fixed = [expressions.get((True, index), number) for index, number in enumerate(inputs.fixed_floats)]
-    symbols = [*recorded.hyperparameters, *[count.symbol for count in counts]]
+    computed = [item.expression for item in recorded.results if isinstance(item, Computed)]
+    symbols = [*recorded.hyperparameters, *recorded.symbols, *[count.symbol for count in counts]]
     return Numbers(
         counts,
         reader([stepped.optimizer for stepped in recorded.stepped], recorded.hyperparameters),
-        Formulas(symbols, [comparison.expression for comparison in recorded.comparisons], floats, fixed),
+        Formulas(symbols, [comparison.expression for comparison in recorded.comparisons], floats, fixed, computed),
         [comparison.outcome for comparison in recorded.comparisons],
         inputs.floats,
         inputs.fixed_floats,
+        [],
     )

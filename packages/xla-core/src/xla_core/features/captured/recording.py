@@ -2,381 +2,216 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import torch
 
-from xla_core.base.private_torch import TreeSpec, tree_flatten
 from xla_core.engine.graph import rng
-from xla_core.engine.placement.sharding import Sharding
-from xla_core.engine.runtime import resharding
-from xla_core.engine.tensor.plain import ours, storage_of, tensor_behind
+from xla_core.engine.tensor.plain import ours, tensor_behind
 from xla_core.engine.tensor.storage import Storage
-from xla_core.engine.tensor.tensor import XLATensor
-from xla_core.engine.tracing.numbers import Comparison, Symbol
-from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, Gradient, NewStorage, Origin, Result, Source, State, ViewOf
-from xla_core.features.captured.arguments import Arguments
-from xla_core.features.captured.optimizers import Counter, Stepped, hyperparameters
-from xla_core.features.captured.python_state import PythonState
-from xla_core.features.captured.returned import Existing
-from xla_core.features.captured.search import python_state
+from xla_core.engine.tracing.numbers import Number, Symbol
+from xla_core.engine.tracing.origins import Constant
+from xla_core.features.captured.arguments import Arguments, modes
+from xla_core.features.captured.constants import Constants
+from xla_core.features.captured.places import Within, own_items, same
+from xla_core.features.captured.reads import Reads
+from xla_core.features.captured.recorded import GradientLeaf, Recorded
+from xla_core.features.captured.results import replaced
 from xla_core.features.captured.tape import Run, Tape
-
-
-@dataclass(slots=True, eq=False)
-class GradientLeaf:
-    """A tensor that gets gradients. before, after: whether it had one; fresh: the call gave it a new gradient tensor, from `origin`."""
-
-    tensor: torch.Tensor
-    before: bool
-    after: bool
-    fresh: bool = False
-    spec: Any = None
-    origin: Origin | None = None
-    sharding: Sharding | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Recorded:
-    """A recorded call of a function.
-
-    number: of the call, from 1. sources: where the program's buffers come from, in order; writes: storages that get another value; new: the
-    values of the results' new storages. bindings: tensors, the data that they showed, and whether they required gradients; hosts: CPU
-    tensors and their versions. seeds, steps: how far the random state moved on. stepped_slots: ranges of slots that optimizers recorded.
-    """
-
-    number: int
-    run: Run
-    sources: list[Source]
-    writes: list[tuple[Source, Origin]]
-    leaves: list[GradientLeaf]
-    new: list[Origin]
-    shardings: list[Sharding | None]
-    results: list[Any]
-    tree: TreeSpec
-    bindings: list[tuple[torch.Tensor, Any, bool]]
-    stepped: list[Stepped]
-    comparisons: list[Comparison]
-    state: PythonState
-    seeds: int
-    steps: int
-    hosts: list[tuple[torch.Tensor, int]]
-    stepped_slots: list[tuple[int, int]]
-
-    @property
-    def counters(self) -> list[Counter]:
-        """All step counts."""
-        return [counter for stepped in self.stepped for counter in stepped.counters.values()]
-
-    @property
-    def hyperparameters(self) -> dict[Symbol, float]:
-        """The hyperparameters of all optimizers before the call."""
-        return {symbol: value for stepped in self.stepped for symbol, value in stepped.numbers.items()}
-
-
-class CallRecording:
-    """Follows a call from before its first operation to after its sync. number: of the call; leaves: of an earlier call."""
-
-    def __init__(self, tape: Tape, number: int, roots: list[tuple[str, Any]], arguments: Arguments, leaves: list[GradientLeaf]) -> None:
-        self.tape = tape
-        self.number = number
-        self.arguments = arguments
-        self.problems = tape.problems
-        self._roots = roots
-        self._before = python_state(roots)
-        self._seed = tape.recorder.seed
-        self._leaves: dict[int, torch.Tensor] = {}
-        self._grads: dict[int, weakref.ref[torch.Tensor]] = {}
-        for leaf in (*(leaf.tensor for leaf in leaves), *_parameters(self._before)):
-            self._leaf(leaf)
-        for storage in arguments.storages:
-            tape.touch(storage)
-
-    def _leaf(self, tensor: torch.Tensor) -> None:
-        if id(tensor) not in self._leaves and tensor.requires_grad and tensor.is_leaf and tensor_behind(tensor) is not None:
-            self._leaves[id(tensor)] = tensor
-            if tensor.grad is not None:
-                self._grads[id(tensor)] = weakref.ref(tensor.grad)
-                self.tape.touch(ours(tensor.grad)._storage)
-
-    def finish(self, outcome: Any) -> Recorded | None:
-        """Describe the call, after its program was launched. None if it cannot be captured: `problems` says why."""
-        tape = self.tape
-        for tensor in tape.taken():
-            self._leaf(tensor)
-        if len(tape.runs) != 1:
-            self.problems.append(_not_one(tape.runs))
-        changed = self._before.changed()
-        if changed is not None:
-            self.problems.append(
-                f"it changes {changed}, which a captured call would not do: change that outside, or keep it in a tensor on the device"
-            )
-        self._look_at_optimizers()
-        if self.problems:
-            return None
-        recorded = _CallOutcome(self, tape.runs[0], list(self._leaves.values()), self._grads).recorded(outcome)
-        return None if self.problems else recorded
-
-    def state(self) -> PythonState:
-        """The Python state after the call, with the modules and optimizers that took part."""
-        named = [(type(module).__name__, module) for module in self.tape.modules.values()]
-        stepped = [(type(item.optimizer).__name__, item.optimizer) for item in self.tape.watch.stepped.values()]
-        return python_state([*self._roots, *named, *stepped])
-
-    def seeds(self, run: Run) -> tuple[int, int]:
-        """How many seeds the call drew from the device, and how many steps it made."""
-        seed = self._seed
-        for drawn in run.inputs.seeds:
-            if drawn != seed:
-                break
-            seed = rng.moved_on(seed)
-        else:
-            for steps in range(1, _MOST_STEPS):
-                seed = rng.past_step(seed)
-                if seed == self.tape.recorder.seed:
-                    return len(run.inputs.seeds), steps
-        self.problems.append(
-            "it sets the random state, or draws random numbers from a generator of its own: leave that to the device's state, "
-            "which torch.manual_seed sets before the call"
-        )
-        return 0, 0
-
-    def _look_at_optimizers(self) -> None:
-        for stepped in self.tape.watch.stepped.values():
-            seen = [*stepped.seen, hyperparameters(stepped.optimizer)]
-            for symbol, value in stepped.numbers.items():
-                now = next((values for values in seen if values.get(symbol) != value), None)
-                if now is not None:
-                    self.problems.append(
-                        f"it changes {symbol.name} from {value} to {now.get(symbol)}: call schedulers, and change hyperparameters, "
-                        "before or behind the call"
-                    )
-
+from xla_core.features.captured.writes import Write, writes
 
 _MOST_STEPS = 4
 
 
-def _not_one(runs: list[Run]) -> str:
-    if not runs:
-        return "it computes nothing on the device"
-    return (
-        f"it runs {len(runs)} programs: leave out torch_xla.sync(), xm.mark_step() and optimizer_step(barrier=True) inside, "
-        "as well as what needs a value at once (print, a shape that depends on data, an operation without a lowering)"
-    )
+@dataclass(slots=True, eq=False)
+class Met:
+    """A tensor that was there before the call, as the call met it: what it showed, whether it required a gradient (`wanted`), and the "
+    "gradient that it had."""
+
+    reference: weakref.ref[torch.Tensor]
+    storage: Storage
+    view: Any
+    wanted: bool
+    grad: weakref.ref[torch.Tensor] | None = None
+    grad_storage: Storage | None = None
 
 
-def _parameters(state: PythonState) -> Iterator[torch.Tensor]:
-    for optimizer in state.optimizers:
-        for group in optimizer.param_groups:
-            yield from group["params"]
-    for module in state.modules:
-        yield from (parameter for parameter in module._parameters.values() if parameter is not None)
+class CallRecording:
+    """Follows a call from before its first operation to after its sync.
 
+    number: of the call; arguments: with the values of places (`passed` has their names), whose numbers have `symbols`. reads: what follows
+    the Python; None if the call is to be compared with `captured`. leaves: of an earlier call.
+    """
 
-class _CallOutcome:
-    """Finds where a program's inputs come from, and which storages took its results."""
+    def __init__(
+        self,
+        tape: Tape,
+        number: int,
+        arguments: Arguments,
+        passed: list[str],
+        symbols: list[Symbol],
+        leaves: list[GradientLeaf],
+        captured: Recorded | None,
+        constants: Constants,
+    ) -> None:
+        self.tape = tape
+        self.number = number
+        self.arguments = arguments
+        self.passed = passed
+        self.symbols = symbols
+        self.reads: Reads | None = None
+        self.captured = captured
+        self.constants = constants
+        self.problems = tape.problems
+        self.has_graph = False  # whether a result has a graph that somebody may go backward through
+        self._seed = tape.recorder.seed
+        self._within = [Within(container, index) for index, container in enumerate(arguments.containers)]
+        self._contents = [place.get() for place in self._within]
+        self._attributes = [dict(tensor.__dict__) for tensor in arguments.tensors]
+        self._modes = modes()
+        self.met: dict[int, Met] = {}
+        for tensor in (*arguments.tensors, *[leaf.tensor for leaf in leaves]):
+            self.meet(tensor)
+        tape.on_tensor = self.meet
+        for storage in arguments.storages:
+            tape.touch(storage)
 
-    def __init__(self, recording: CallRecording, run: Run, leaves: list[torch.Tensor], grads: dict[int, weakref.ref[torch.Tensor]]) -> None:
-        self.recording, self.tape, self.run = recording, recording.tape, run
-        self.problems = recording.problems
-        self.leaves = leaves
-        self._grads = grads
-        self._before: dict[int, Source] = {}  # by buffer
-        self._sources: dict[int, Source] = {}  # by storage
-        self._results = {id(buffer): Result(index) for index, buffer in enumerate(run.results)}
-        self._sunk: set[int] = set()
-        self._new: dict[int, int] = {}
-        self._kept: list[Storage] = []
-        self._fresh: set[int] = set()  # storages of new gradients
-        # Keeps storages alive, so that their ids stay theirs.
-        self._alive = list(self.tape.touched)
-        self._name_sources()
+    def meet(self, tensor: torch.Tensor) -> None:
+        """Note a tensor before the call does something with it."""
+        behind = tensor_behind(tensor)
+        if behind is None or id(tensor) in self.met or self.tape.was_made(tensor) or self.tape.born(behind._storage):
+            return
+        met = self.met[id(tensor)] = Met(weakref.ref(tensor), behind._storage, behind._view, tensor.requires_grad)
+        if tensor.is_leaf and tensor.grad is not None:
+            met.grad = weakref.ref(tensor.grad)
+            met.grad_storage = ours(tensor.grad)._storage
+            self.tape.touch(met.grad_storage)
 
-    def _name_sources(self) -> None:
-        for index, storage in enumerate(self.recording.arguments.storages):
-            self._sources.setdefault(id(storage), Argument(index))
-        for index, leaf in enumerate(self.leaves):
-            gradient = None if leaf.grad is None else tensor_behind(leaf.grad)
-            if gradient is not None and not self.tape.born(gradient._storage):
-                self._sources.setdefault(id(gradient._storage), Gradient(index))
-        for storage in self._alive:
-            if not self.tape.born(storage):
-                self._sources.setdefault(id(storage), State(storage))
-                buffer = self.tape.touched[storage].buffer
-                if buffer is not None:
-                    self._before.setdefault(id(buffer), self._sources[id(storage)])
+    def end(self) -> None:
+        """Note what the call has left in Python, with traced numbers, and put the true ones there."""
+        self.left: list[Write] = []
+        self.tape.watch.restore()
+        if self.reads is not None:
+            self.reads.stop()
+            self.problems += self.reads.problems
+            for write in writes(self.reads, self.tape.watch.kept):
+                if isinstance(write, str):
+                    self.problems.append(write)
+                else:
+                    self.left.append(write)
+        elif self.captured is not None:
+            self.left = [Write(place, "", place.get(), None) for place in self.captured.places if not isinstance(place, Within)]
+        if modes() != self._modes:
+            self.problems.append(
+                "it leaves another grad mode, default dtype or autocast than it found: set that before the call, or by `with`"
+            )
+        if not all(map(_equal_contents, self._attributes, [tensor.__dict__ for tensor in self.arguments.tensors])):
+            self.problems.append("it sets attributes of a tensor that is an argument: return what it keeps there")
+        for place, before in zip(self._within, self._contents, strict=True):
+            after = place.get()
+            if not _equal_contents(before, after):
+                self.left.append(Write(place, f"the {type(place.owner).__name__} that is an argument", after, None))
+        for known in () if self.reads is None else self.reads.objects.containers.values():
+            _put_true_numbers(known.container)
+        self.replace_left(true_number)
 
-    def recorded(self, outcome: Any) -> Recorded:
-        """Describe the call. Adds to `problems` what cannot be captured."""
-        flat, tree = tree_flatten(outcome)
-        results = [self._outcome(item) for item in flat]
-        leaves = [self._gradient(leaf) for leaf in self.leaves]
-        reachable = {id(storage) for storage in self._kept} | self._fresh
-        writes, strays = [], []
-        for storage in self._alive:
-            touched = self.tape.touched[storage]
-            if storage.value.buffer is touched.buffer and not touched.born:
+    def replace_left(self, replace: Callable[[Any], Any]) -> None:
+        """Replace leaves of what the call has left in Python."""
+        for write in self.left:
+            value = replaced(write.after, replace)
+            if value is not write.after:
+                write.place.put(value)
+
+    def leaves(self) -> list[torch.Tensor]:
+        """The tensors that had or may have got gradients; of the arguments only those that have."""
+        arguments = set(map(id, self.arguments.tensors))
+        leaves = []
+        for met in self.met.values():
+            tensor = met.reference()
+            if tensor is not None and tensor.is_leaf:
+                wants = (tensor.requires_grad or met.wanted) and id(tensor) not in arguments
+                if wants or met.grad is not None or tensor.grad is not None:
+                    leaves.append(tensor)
+        return leaves
+
+    def required(self) -> list[tuple[int, bool]]:
+        """The arguments whose `requires_grad` the call has changed, with what it is now."""
+        arguments = enumerate(self.arguments.tensors)
+        return [
+            (index, tensor.requires_grad)
+            for index, tensor in arguments
+            if id(tensor) in self.met and self.met[id(tensor)].wanted is not tensor.requires_grad
+        ]
+
+    def changed(self) -> Iterator[str]:
+        """What the call has changed of tensors that were there before, but for their data, as reasons not to capture it."""
+        for met in self.met.values():
+            tensor = met.reference()
+            behind = None if tensor is None else tensor_behind(tensor)
+            if tensor is None or behind is None or behind._storage is not met.storage:
                 continue
-            if touched.born:
-                if id(storage) not in reachable:
-                    strays.append(weakref.ref(storage))
-                continue
-            origin = self._origin(storage)
-            if origin is not None:
-                writes.append((self._sources[id(storage)], origin))
-        new = [self._origin(storage) for storage in self._kept]
-        sources = [self._source(buffer) for buffer in self.run.inputs.buffers]
-        self._look_for_unseen()
-        self._look_at_strays(strays)
-        seeds, steps = self.recording.seeds(self.run)
-        return Recorded(
-            number=self.recording.number,
-            run=self.run,
-            sources=[source for source in sources if source is not None],
-            writes=writes,
-            leaves=leaves,
-            new=[origin for origin in new if origin is not None],
-            shardings=[resharding.requested_sharding(storage) for storage in self._kept],
-            results=results,
-            tree=tree,
-            bindings=self._bindings(),
-            stepped=list(self.tape.watch.stepped.values()),
-            comparisons=list(dict.fromkeys(self.tape.tracer.comparisons)),
-            state=self.recording.state(),
-            seeds=seeds,
-            steps=steps,
-            hosts=self._hosts(),
-            stepped_slots=self.tape.watch.slots,
-        )
-
-    def _outcome(self, item: Any) -> Any:
-        """Where a returned object comes from."""
-        if not isinstance(item, torch.Tensor):
-            for index, passed in enumerate(self.recording.arguments.objects):
-                if passed is item:
-                    return ArgumentItself(index)
-            if not isinstance(item, _PLAIN):
-                self.problems.append(
-                    f"it returns {type(item).__name__}: return tensors, numbers, texts and arguments, in tuples, lists and dicts"
+            if behind._view is not met.view:
+                yield (
+                    f"it changes the shape of a tensor in place, to {tuple(tensor.shape)}: squeeze_(), t_() and the like would not happen "
+                    "in "
+                    "a captured call; make another tensor of it, with squeeze() or t()"
                 )
-            return Constant(item)
-        xla_tensor = tensor_behind(item)
-        if xla_tensor is None:
-            self.problems.append(f"it returns a {type(item).__name__} on {item.device}: return tensors of the device")
-            return Constant(None)
-        for index, tensor in enumerate(self.recording.arguments.tensors):
-            if tensor is item:
-                return Existing(index)
-        if not self.tape.was_made(item) and not self.tape.born(xla_tensor._storage):
-            return Existing(None, id(item), item)
-        if item.requires_grad:
-            self.problems.append(
-                f"it returns a tensor of shape {tuple(item.shape)} that requires a gradient: return it detached, and capture the whole "
-                "step, backward included, or call it under torch.no_grad()"
-            )
-        if not self.tape.born(xla_tensor._storage):
-            return ViewOf(self._source_of(xla_tensor._storage), xla_tensor._view)
-        index = self._new.setdefault(id(xla_tensor._storage), len(self._kept))
-        if index == len(self._kept):
-            self._kept.append(xla_tensor._storage)
-        return ViewOf(NewStorage(index), xla_tensor._view)
+            if tensor.is_leaf and tensor.requires_grad is not met.wanted and all(tensor is not each for each in self.arguments.tensors):
+                yield (
+                    f"it sets requires_grad of a tensor of shape {tuple(tensor.shape)}, which was there before the call, to "
+                    f"{tensor.requires_grad}: do that before the call, or with a new tensor, such as x.detach().requires_grad_()"
+                )
 
-    def _source_of(self, storage: Storage) -> Source:
-        return self._sources.setdefault(id(storage), State(storage))
+    def is_old(self, value: Any) -> bool:
+        """Whether a returned object was there before the call."""
+        if self.reads is not None:
+            return self.reads.objects.is_known(value)
+        constants = () if self.captured is None else self.captured.results
+        return any(isinstance(item, Constant) and item.value is value for item in constants)
 
-    def _gradient(self, tensor: torch.Tensor) -> GradientLeaf:
-        entry = self._grads.get(id(tensor))
-        leaf = GradientLeaf(tensor, entry is not None, tensor.grad is not None)
-        gradient = None if tensor.grad is None else tensor_behind(tensor.grad)
-        if gradient is None or (entry is not None and entry() is tensor.grad):
-            return leaf
-        if tensor.grad is not None and tensor.grad.requires_grad:
-            self.problems.append("it leaves gradients that have a history (create_graph=True): return what you need of them, detached")
-        if any(tensor is argument for argument in self.recording.arguments.tensors):
-            self.problems.append("it leaves a gradient on an argument: return it, from torch.autograd.grad")
-        leaf.fresh, leaf.spec, leaf.origin = True, gradient._view, self._origin(gradient._storage)
-        leaf.sharding = resharding.requested_sharding(gradient._storage)
-        self._fresh.add(id(gradient._storage))
-        return leaf
+    def seeds(self, run: Run) -> tuple[list[int], int, int]:
+        """Which random states the program takes, by their numbers in the order of drawing; how many were drawn; how many steps were made.
 
-    def _origin(self, storage: Storage) -> Origin | None:
-        """Where the present value of a storage comes from."""
-        buffer = storage.value.buffer
-        result = self._results.get(id(buffer))
-        if result is not None:
-            self._sunk.add(result.index)
-            return result
-        source = self._before.get(id(buffer))
-        if source is None:
-            self.problems.append(
-                f"a tensor of shape {storage.value.aval.shape} has data from the host, or was left pending: make constants before the call"
-            )
-        return source
-
-    def _source(self, buffer: jax.Array) -> Source | None:
-        source = self._before.get(id(buffer))
-        if source is None:
-            self.problems.append(
-                f"it takes {buffer.dtype}{list(buffer.shape)}, which was made of host data inside: make constants before the call"
-            )
-        return source
-
-    def _look_at_strays(self, strays: list[weakref.ref[Storage]]) -> None:
-        """Report new tensors that someone still holds."""
-        self._alive.clear()
-        if strays:
-            gc.collect()  # cycles may keep them
-        for reference in strays:
-            storage = reference()
-            if storage is None or storage.value.buffer is None:
-                continue
-            result = self._results.get(id(storage.value.buffer))
-            line = None if result is None else self.run.graph.line(self.run.graph.outs[result.index])
-            self.problems.append(
-                f"a new tensor of shape {storage.value.aval.shape}{f' (made at {line})' if line else ''} is kept after the call, but not "
-                "returned: return it, or write to a tensor that is there before the call, with copy_()"
-            )
-
-    def _look_for_unseen(self) -> None:
-        """Report results in storages that no recorded operation touched."""
-        missing = {id(buffer): index for index, buffer in enumerate(self.run.results) if index not in self._sunk}
-        if missing:
-            followed = {id(storage) for storage in self._alive}
-            for storage in gc.get_objects():
-                if type(storage) is Storage and id(storage) not in followed and id(storage.value.buffer) in missing:
-                    self.problems.append(f"a tensor of shape {storage.value.aval.shape} was written to in a way that could not be followed")
-
-    def _bindings(self) -> list[tuple[torch.Tensor, Any, bool]]:
-        bindings: list[tuple[torch.Tensor, Any, bool]] = []
-        seen = {id(tensor) for tensor in self.recording.arguments.tensors}
-        for tensor in (*self.leaves, *self.tape.taken()):
-            xla_tensor = tensor_behind(tensor)
-            if xla_tensor is None or id(tensor) in seen or self.tape.was_made(tensor) or self.tape.born(xla_tensor._storage):
-                continue
-            if isinstance(self._sources.get(id(xla_tensor._storage)), State):
-                seen.add(id(tensor))
-                bindings.append((tensor, bound(tensor), tensor.requires_grad))
-        return bindings
-
-    def _hosts(self) -> list[tuple[torch.Tensor, int]]:
-        hosts = []
-        for reference, version, stepping in self.tape.hosts.values():
-            tensor = reference()
-            if tensor is not None:
-                hosts.append((tensor, version))
-            elif stepping:
-                self.problems.append("an optimizer makes CPU tensors inside of step: construct it with capturable=True if it has that")
-        return hosts
+        A checkpointed function draws its states twice.
+        """
+        chain = [self._seed]
+        for _ in run.inputs.seeds:
+            chain.append(rng.moved_on(chain[-1]))
+        if all(drawn in chain for drawn in run.inputs.seeds):
+            for drawn, state in enumerate(chain):
+                for steps in range(1, _MOST_STEPS):
+                    state = rng.past_step(state)
+                    if state == self.tape.recorder.seed:
+                        return [chain.index(seed) for seed in run.inputs.seeds], drawn, steps
+        self.problems.append(
+            "it sets the random state, or draws random numbers from a generator of its own: leave that to the device's state, "
+            "which torch.manual_seed sets before the call"
+        )
+        return [], 0, 0
 
 
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+def true_number(leaf: Any) -> Any:
+    """The true number instead of a traced one; anything else as it is."""
+    return leaf.true if isinstance(leaf, Number) else leaf
 
 
-def bound(tensor: torch.Tensor) -> Any:
-    """An object that is replaced when the tensor shows other data."""
-    return tensor._storage if type(tensor) is XLATensor else storage_of(tensor)
+def _equal_contents(before: Any, after: Any) -> bool:
+    """Whether a container has what it had."""
+    if isinstance(before, dict):
+        return list(before) == list(after) and all(map(same, after.values(), before.values()))
+    return len(before) == len(after) and all(map(same, after, before))
+
+
+def _put_true_numbers(container: Any) -> None:
+    """Replace traced numbers that the call has added to a list, deque or set."""
+    traced = [] if isinstance(container, dict) else [item for item in own_items(container) if isinstance(item, Number)]
+    if isinstance(container, set):
+        container.difference_update(traced)
+        container.update([number.true for number in traced])
+    elif traced:
+        for index, item in enumerate(container):
+            if isinstance(item, Number):
+                container[index] = item.true

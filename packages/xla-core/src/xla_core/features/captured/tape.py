@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import Optimizer
 
 from xla_core.base import metrics
 from xla_core.base.metrics import Direction, TransferEvent
@@ -27,7 +27,8 @@ from xla_core.engine.tensor.encode import recorder_among
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.storage import Storage
-from xla_core.engine.tracing.numbers import Expression, Tracer
+from xla_core.engine.tracing.numbers import Expression, Number, Tracer
+from xla_core.features.captured.constants import MOST_BYTES, Upload
 from xla_core.features.captured.optimizers import Following, Watch
 
 
@@ -56,6 +57,10 @@ _LONGEST_CALL = 60
 """How many such waits they make at most while the call works, such as by compiling."""
 
 
+def _nothing(tensor: torch.Tensor) -> None:
+    """Nobody asks for tensors."""
+
+
 class _Entries(list[Any]):
     """The entries of a pending graph while a call is recorded there."""
 
@@ -72,18 +77,32 @@ class _Entries(list[Any]):
 class Tape:
     """Observes what one thread records on a device from `open` to `close`, and until `leave` whether others disturb it.
 
-    patient: let other threads wait for the end of the call, while it makes progress.
+    following: how to follow optimizers (`optimizers` from the begin); None to compare the call with a program whose formulas are known.
+    patient: let other threads wait for the end of the call, while it makes progress. on_tensor: called with each tensor
+    before an operation takes it. busy: whether the device is computing.
     """
 
-    def __init__(self, recorder: Recorder, following: Following, patient: bool = True) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        following: Following | None,
+        optimizers: Iterable[Optimizer],
+        patient: bool = True,
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._optimizers = optimizers
         self.recorder = recorder
         self.following = following
-        self.tracer = Tracer()
+        self.tracer = Tracer(exact=following is None)
+        self.on_tensor: Callable[[torch.Tensor], None] = _nothing
+        self.host_numbers: dict[int, Number] = {}  # in CPU tensors, by id
+        self.uploads: dict[int, Upload] = {}  # by the ids of their buffers
+        self.waited = False  # whether the device still computed the last call when this one had recorded its program
+        self._busy = busy
         self.touched: weakref.WeakKeyDictionary[Storage, Touched] = weakref.WeakKeyDictionary()
         self.seen: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations took
         self.made: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations returned
         self.hosts: dict[int, tuple[weakref.ref[torch.Tensor], int, bool]] = {}  # CPU tensors that operations took
-        self.modules: dict[int, torch.nn.Module] = {}
         self.runs: list[Run] = []
         self.problems: list[str] = []
         self.in_optimizer = False  # whether the first problem was met inside an optimizer's step
@@ -111,11 +130,10 @@ class Tape:
             self.runs.clear()  # of the sync, and of other threads: the call has not begun
             self.disturbed = bool(self.recorder.pending_graph.entries)
             self._watch_entries()
-        self.watch = Watch(self.tracer, self.following, self.mine, lambda: len(self.recorder.pending_graph.entries))
+        self.watch = Watch(self.tracer, self.following, self.mine, lambda: len(self.recorder.pending_graph.entries), self._optimizers)
         self._ends = [
             self.watch.close,
             metrics.subscribe(self._transferred, TransferEvent),
-            register_module_forward_pre_hook(self._called).remove,
         ]
         _set_tape(self)
         _observe(1)
@@ -130,7 +148,10 @@ class Tape:
             self._ends.pop()()
 
     def leave(self) -> None:
-        """Let other threads use the device freely."""
+        """Let other threads use the device freely, and forget tensors: some functions of torch refuse those that have weak references."""
+        self.on_tensor = _nothing
+        for noted in (self.seen, self.made, self.hosts, self.uploads):
+            noted.clear()
         if self.recorder.tape is self:
             self.recorder.tape = None
         self._over.set()
@@ -183,6 +204,7 @@ class Tape:
             self.touch(storage)
         if id(tensor) not in self.seen:
             self.seen[id(tensor)] = weakref.ref(tensor)
+            self.on_tensor(tensor)
 
     def touch(self, storage: Storage) -> None:
         """Note a storage with its present buffer."""
@@ -214,13 +236,23 @@ class Tape:
         reference = self.made.get(id(tensor))
         return reference is not None and reference() is tensor
 
+    def number_in(self, tensor: torch.Tensor) -> float | None:
+        """The traced number in a CPU tensor; None if it is not traced, or the call has written another one."""
+        number = self.host_numbers.get(id(tensor)) if self.mine() else None
+        return None if number is None or tensor.item() != number.true else float.__add__(number, 0.0)
+
     def problem(self, text: str) -> None:
         """Note why this call cannot be captured, with the user's line."""
         line = user_line()
         self.problems.append(f"{text} (at {line})" if line else text)
 
     def running(self, graph: Graph, inputs: Inputs) -> Inputs:
-        """Replace followed numbers among a program's inputs by their true values, before it runs."""
+        """Replace followed numbers among a program's inputs by their true values, and note uploaded inputs, before it runs."""
+        self.waited = self._busy()
+        known = {id(touched.buffer) for touched in self.touched.values()}
+        for buffer in inputs.buffers:
+            if id(buffer) not in known and buffer.nbytes <= MOST_BYTES:
+                self.uploads[id(buffer)] = Upload(buffer)
         expressions: dict[tuple[bool, int], Expression] = {}
         columns = {fixed: list(inputs.fixed_floats if fixed else inputs.floats) for fixed in (False, True)}
         for fixed, column in columns.items():
@@ -244,14 +276,10 @@ class Tape:
             where = f" (at {event.line})" if event.line else ""
             if event.direction is Direction.FROM_DEVICE:
                 self.problems.append(f"it reads a value{where}: move print, item() and other reads behind the call, on what it returns")
-            else:
+            elif event.nbytes > MOST_BYTES:
                 self.problems.append(
                     f"it uploads host data{where}: move that to before the call, keep the tensor or give it as an argument on the device"
                 )
-
-    def _called(self, module: torch.nn.Module, args: Any) -> None:
-        if self.mine():
-            self.modules[id(module)] = module
 
 
 def _tensors(items: Iterable[Any]) -> Iterable[torch.Tensor]:

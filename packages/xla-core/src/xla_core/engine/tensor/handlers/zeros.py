@@ -12,6 +12,7 @@ from xla_core.engine.graph.pending_graph import blank_value
 from xla_core.engine.tensor.record import count_writes
 from xla_core.engine.tensor.recorded import recording_handler
 from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor
 
 aten = torch.ops.aten
@@ -35,14 +36,18 @@ def _emptied(tensor: Any) -> bool:
     """Give a tensor that shows all of its storage zeros, without an operation. Returns False, and does nothing, for others."""
     if type(tensor) is not XLATensor or tensor._view is not None:
         return False
-    storage = tensor._storage
-    recorder, aval = storage.value.recorder, storage.value.aval
-    if aval.manual:
+    if tensor._storage.value.aval.manual:
         return False
-    value = blank_value(recorder, aval)
+    leave_zeros(tensor._storage)
+    return True
+
+
+def leave_zeros(storage: Storage) -> None:
+    """Let a storage have zeros, which are made when they are used."""
+    recorder = storage.value.recorder
+    value = blank_value(recorder, storage.value.aval)
     value.zeroed = weakref.ref(storage), recorder.steps
     storage.value = value
-    return True
 
 
 @cache

@@ -35,7 +35,7 @@ def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], compa
             if name is None:
                 raise CaptureError(f"a number is computed with {expression.function}, which files of steps do not have")
             row = (name, *map(index_of, expression.operands))
-        elif math.isfinite(expression):
+        elif isinstance(expression, (int, float)) and math.isfinite(expression):
             row = (_CONSTANT, expression)
         else:
             raise CaptureError(f"a number is computed from {expression}, which files of steps do not have")

@@ -30,12 +30,14 @@ from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import view_of
 from xla_core.engine.tracing.numbers import Symbol
-from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, Source, State
+from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, Source, State, Zeros
 from xla_core.features.captured.arguments import Arguments, Form, TensorForm
 from xla_core.features.captured.function import captured_function
 from xla_core.features.captured.launch import Launch
 from xla_core.features.captured.optimizers import hyperparameters
-from xla_core.features.captured.returned import Existing
+from xla_core.features.captured.places import Within
+from xla_core.features.captured.recorded import Recorded
+from xla_core.features.captured.results import Computed, Existing
 from xla_core.features.export.callbacks import check_code
 from xla_core.features.export.stablehlo import bytes_of, stablehlo_version
 from xla_core.features.export.steps import formulas, nesting, step_executables, step_file
@@ -129,6 +131,7 @@ class _Export:
 
     def _program(self, captured: Launch, form: Form) -> StoredProgram:
         leaves, nest = self._arguments(form)
+        _refuse_python(captured.recorded)
         _refuse_stale(captured, form)
         program = CapturedProgram(captured)
         recorded, names = program.recorded, self._names.of_program(program.recorded)
@@ -154,7 +157,7 @@ class _Export:
             inputs=tuple(inputs),
             outputs=(*[Slot(Kind.RESULT, _tensor(aval), number=index) for index, aval in enumerate(flat.results)], *written),
             donated=donated,
-            returned=_nest(tree_unflatten(list(range(len(returned))), recorded.tree), "what it returns is")[1],
+            returned=_nest(recorded.returned_as(list(range(len(returned)))), "what it returns is")[1],
             results=tuple(returned),
             formulas=numbers,
             counts=tuple(
@@ -180,7 +183,9 @@ class _Export:
 
     def _returned(self, program: CapturedProgram, flat: Flat) -> Iterator[Returned]:
         results = iter(range(len(flat.results)))
-        for index, item in enumerate(program.recorded.results):
+        for index, item in enumerate(program.recorded.returned):
+            if isinstance(item, Computed):
+                raise CaptureError("it returns a number that changes from call to call: return it as a tensor of the device")
             if isinstance(item, Constant):
                 yield Returned(Kind.CONSTANT, 0, nesting.encode(item.value))
             elif isinstance(item, Existing) and item.index is not None:
@@ -264,20 +269,38 @@ def _leaf(item: Any, index: int) -> Leaf:
         ) from None
 
 
+def _refuse_python(recorded: Recorded) -> None:
+    """Raise CaptureError if a call takes or changes what is kept in Python, which no file holds."""
+    if recorded.passed:
+        raise CaptureError(
+            f"it takes {', '.join(recorded.passed)} from Python, which differs between calls: give that as an argument, or keep it in a "
+            "tensor on the device"
+        )
+    reads = {} if recorded.objects is None else recorded.objects.reads
+    changed = [reads[place.key].name for place in recorded.places if place.key in reads and reads[place.key].read]
+    changed += ["a dict or list among its arguments" for place in recorded.places if isinstance(place, Within)]
+    if any(isinstance(origin, Zeros) for _, origin in recorded.writes):
+        raise CaptureError("it leaves zeros in a tensor, such as a gradient: set that to zero at the beginning of the step, not at its end")
+    if recorded.required:
+        raise CaptureError("it sets requires_grad of an argument: take x.detach().requires_grad_() inside, which is another tensor")
+    if changed:
+        raise CaptureError(f"it changes {', '.join(changed)} in Python: keep that in a tensor on the device")
+
+
 def _refuse_stale(captured: Launch, form: Form) -> None:
     """Raise CaptureError if a call would not launch the captured program."""
     recorder = captured.recorder
     values = [source.storage.value for source in dict.fromkeys(captured.recorded.sources) if isinstance(source, State)]
     compute(values)
     avals = [leaf.aval for leaf in form.leaves if isinstance(leaf, TensorForm)]
-    arguments = Arguments((), [], [], [])
+    arguments = Arguments()
     with jax.enable_x64(True):
         for aval in avals:
             storage = Storage()
             storage.value = buffer_value(recorder, aval, jax.numpy.zeros(aval.shape, aval.physical))
             arguments.storages.append(storage)
     if captured.ready(arguments) is None:
-        changed = captured.recorded.state.changed()
+        changed = captured.guards.changed()
         reason = f"{changed} is another one" if changed else "parameters, gradients, settings or numbers are others"
         raise CaptureError(
             f"{reason} than when it was captured for {', '.join(map(str, avals)) or 'no tensors'}: call it until it is captured again, and "

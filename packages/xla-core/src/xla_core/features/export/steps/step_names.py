@@ -12,8 +12,10 @@ from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tracing.numbers import Symbol
 from xla_core.engine.tracing.origins import Gradient, Source, State
-from xla_core.features.captured.python_state import PythonState, contents
-from xla_core.features.captured.recording import Recorded
+from xla_core.features.captured.hooks import MEMBERS
+from xla_core.features.captured.objects import Objects
+from xla_core.features.captured.places import ListItem
+from xla_core.features.captured.recorded import Recorded
 
 
 class Names:
@@ -48,8 +50,11 @@ class ProgramNames:
 
     def __init__(self, names: Names, recorded: Recorded) -> None:
         self._names, self._recorded = names, recorded
-        self._suggested = {id(storage): name for storage, name in _of_storages(recorded.state)}
-        self._optimizers = dict(_of_optimizers(recorded.state))
+        objects = recorded.objects
+        if objects is None:
+            raise ValueError("a verified call has no names")
+        self._suggested = {id(storage): name for storage, name in _of_storages(objects)}
+        self._optimizers = dict(_of_optimizers(objects))
 
     def of_state(self, source: Source) -> str:
         """The name of a tensor or a gradient."""
@@ -99,57 +104,42 @@ def _variants(name: str) -> Iterator[str]:
         index += 1
 
 
-def _of_optimizers(state: PythonState) -> Iterator[tuple[int, str]]:
+def _of_optimizers(objects: Objects) -> Iterator[tuple[int, str]]:
     """The ids of optimizers with their names, which are all different."""
     taken: set[str] = set()
-    for optimizer in state.optimizers:
-        place = next(place for place in state.places if place[0] is optimizer.__dict__ and place[1] == "param_groups")
-        name = next(variant for variant in _variants(_clean(state.names[id(place)]).removesuffix(".param_groups")) if variant not in taken)
+    for optimizer, label in objects.optimizers:
+        name = next(variant for variant in _variants(_clean(label)) if variant not in taken)
         taken.add(name)
         yield id(optimizer), name
 
 
-def _of_storages(state: PythonState) -> list[tuple[Storage, str]]:
+def _of_storages(objects: Objects) -> list[tuple[Storage, str]]:
     """Storages with names, better names last: views come first, then tensors that show the whole storage."""
-    tensors = [(tensor_behind(value), name) for value, name in _tensors(state)]
+    tensors = [(tensor_behind(value), name) for value, name in _tensors(objects)]
     ours = [(tensor, name) for tensor, name in tensors if tensor is not None]
     ordered = [pair for pair in ours if pair[0]._view is not None] + [pair for pair in reversed(ours) if pair[0]._view is None]
     return [(tensor._storage, name) for tensor, name in ordered]
 
 
-def _tensors(state: PythonState) -> Iterator[tuple[torch.Tensor, str]]:
+def _tensors(objects: Objects) -> Iterator[tuple[torch.Tensor, str]]:
     """Tensors with names: first those of modules, then of optimizers, of variables and attributes, and of lists and dicts."""
-    modules = [container for container in state.dicts if state.names[id(container)].endswith(("._parameters", "._buffers", ")"))]
-    yield from _of_dicts(state, modules)
-    names = dict(_of_optimizers(state))
-    for optimizer in state.optimizers:
+    for module, label in objects.modules:
+        for key in MEMBERS:
+            for name, value in getattr(module, key).items():
+                if isinstance(value, torch.Tensor):
+                    yield value, _clean(f"{label}.{name}")
+    names = dict(_of_optimizers(objects))
+    for optimizer, _ in objects.optimizers:
         for key, value in _indexed(optimizer):
             yield value, f"{names[id(optimizer)]}.{key}"
-    for place in state.places:
-        stored: Any = place[0].get(place[1])
+    for read in sorted(objects.reads.values(), key=lambda each: isinstance(each.place, ListItem)):
+        stored: Any = read.place.get()
         if isinstance(stored, torch.Tensor):
-            yield stored, _clean(state.names[id(place)])
+            yield stored, _clean(read.name)
         elif type(stored) is tuple:
             for index, item in enumerate(stored):
                 if isinstance(item, torch.Tensor):
-                    yield item, _clean(f"{state.names[id(place)]}.{index}")
-    for cell in state.cells:
-        content: Any = contents(cell)
-        if isinstance(content, torch.Tensor):
-            yield content, _clean(state.names[id(cell)])
-    inside = {id(container) for container in modules}
-    yield from _of_dicts(state, [container for container in state.dicts if id(container) not in inside])
-    for items in state.lists:
-        for index, item in enumerate(items):
-            if isinstance(item, torch.Tensor):
-                yield item, _clean(f"{state.names[id(items)]}.{index}")
-
-
-def _of_dicts(state: PythonState, dicts: list[dict[Any, Any]]) -> Iterator[tuple[torch.Tensor, str]]:
-    for container in dicts:
-        for key, value in container.items():
-            if isinstance(value, torch.Tensor):
-                yield value, _clean(f"{state.names[id(container)]}.{key}")
+                    yield item, _clean(f"{read.name}.{index}")
 
 
 def _indexed(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:

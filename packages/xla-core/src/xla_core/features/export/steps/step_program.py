@@ -15,9 +15,9 @@ from xla_core.engine.compile.emit import Constants, program
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tracing.numbers import Expression
-from xla_core.engine.tracing.origins import Gradient, NewStorage, Origin, Result, Source, State, ViewOf
+from xla_core.engine.tracing.origins import Gradient, NewStorage, Origin, Result, Source, State, ViewOf, Zeros
 from xla_core.features.captured.launch import Launch
-from xla_core.features.captured.returned import Existing
+from xla_core.features.captured.results import Existing
 from xla_core.ops.table import Context
 
 
@@ -47,8 +47,8 @@ class CapturedProgram:
         self._source_avals = list(self.run.graph.parts.leaves)
         self.avals: dict[Source, Aval] = dict(zip(self.recorded.sources, self._source_avals, strict=True))
         self.expressions: list[Expression] = []
-        self.after: dict[Source, Origin] = dict(self.recorded.writes)
-        self.shown = {index: self._shown(item) for index, item in enumerate(self.recorded.results)}
+        self.after: dict[Source, Origin] = {source: origin for source, origin in self.recorded.writes if not isinstance(origin, Zeros)}
+        self.shown = {index: self._shown(item) for index, item in enumerate(self.recorded.returned)}
         self._keep_gradients()
 
     def _shown(self, item: Any) -> tuple[Origin, Any] | None:
@@ -121,7 +121,7 @@ class CapturedProgram:
         packed = self._packed()
         inputs = [(source, self.aval(source)) for source in self._read()]
         emit = program(self.graph, self.constants, context, source_scope)
-        sources, draws = self.recorded.sources, self.recorded.seeds
+        sources, draws, taken = self.recorded.sources, self.recorded.drawn, np.array(self.recorded.seeds)
         written = list(self.after.items())
         shown = [view for view in self.shown.values() if view is not None]
         has_numbers = bool(self.expressions)
@@ -130,6 +130,8 @@ class CapturedProgram:
             before = dict(zip([source for source, _ in inputs], arrays, strict=False))
             remaining = list(arrays[len(inputs) :])
             numbers = remaining.pop(0) if has_numbers else None
+            if draws:
+                remaining = [remaining[0][taken]]
             *computed, _ = emit(*[before[source] for source in sources], *packed(numbers), *remaining)
 
             def value(origin: Origin) -> Any:
