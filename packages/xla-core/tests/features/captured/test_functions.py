@@ -41,6 +41,7 @@ def _doubled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def test_results_follow_arguments_and_weights(name: str) -> None:
     program, stock = PROGRAMS[name]
     weight = torch.full((2,), 2.0, device="xla")
+    program(torch.ones(2, device="xla"), weight)  # imports what torch imports late, which runs Python of pytest
     with captured_calls() as calls:
         step = torch_xla.compile(lambda x: program(x, weight), capture=True, verify_every=None)
         for turn in range(5):
