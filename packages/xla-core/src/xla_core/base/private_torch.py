@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from opcode import opmap
@@ -712,6 +713,15 @@ def serve_random_states(module: Any, cls: type, save: Callable[..., Any], repeat
         return save(op, *args, **kwargs) if ours else of_others(op, *args, **kwargs)
 
     module.run_and_save_rng_state.py_kernels[keys.BackendSelect] = by_device
+
+
+def keep_kernels_at_exit() -> None:
+    """Let no kernel that Python registered be taken out of torch while the process ends: daemon threads may still call it."""
+    finalizers: Any = weakref.finalize
+    for finalizer in tuple(finalizers._registry):
+        alive = finalizer.peek()
+        if alive is not None and isinstance(alive[0], torch.library.Library):
+            finalizer.atexit = False
 
 
 def is_transformed(tensor: Any) -> bool:

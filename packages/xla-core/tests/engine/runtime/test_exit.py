@@ -118,6 +118,37 @@ def test_daemon_threads_that_compute_do_not_change_the_exit_status(interpreter: 
     assert text == "" or (ending.startswith("raise") and text.rstrip().endswith("KeyError: 'of the user'"))
 
 
+def test_a_daemon_thread_that_comes_to_the_device_while_torch_ends_stops_quietly(interpreter: Run) -> None:
+    assert (
+        interpreter(
+            """
+        import atexit, threading
+
+        ending, arrived = threading.Event(), threading.Event()
+
+        def last():  # registered first: what torch does at exit is done
+            ending.set()
+            assert arrived.wait(60)
+
+        atexit.register(last)
+        import torch, torch_xla
+
+        def late():
+            try:
+                assert ending.wait(60)
+                torch.ones(3).to("xla")
+            finally:
+                arrived.set()
+
+        torch.ones(3).to("xla").cpu()
+        threading.Thread(target=late, daemon=True).start()
+        """,
+            stderr=True,
+        )
+        == ""
+    )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ending", STATUS)
 @pytest.mark.parametrize("kind", ["record", "read", "sync", "compile", "autograd", "upload"])

@@ -13,6 +13,7 @@ import threading
 import time
 from types import FrameType
 
+from xla_core.base.private_torch import keep_kernels_at_exit
 from xla_core.engine.runtime.client import keep_to_this_thread, started
 
 _PATIENCE_S = 10.0
@@ -31,6 +32,7 @@ def _stop_threads() -> None:
     if not started():
         return
     keep_to_this_thread()
+    keep_kernels_at_exit()  # a thread that comes later, out of native code, ends at the device's kernel, which must be there
     begin = quiet = now = time.monotonic()
     while now - begin < _PATIENCE_S:
         running = [frame for thread, frame in sys._current_frames().items() if thread != threading.get_ident() and not _waits(frame)]
