@@ -302,7 +302,7 @@ class Twins(RuleBasedStateMachine):
         pair, other = self.pick(data), self.pick(data)
         if pair.bits or other.bits or ambiguous(pair.cpu):
             return
-        # The CPU refuses operands that partly overlap; xla needs not.
+        # The CPU refuses some operands that partly overlap, and writes others in an order of its own.
         overlap = shared(pair.cpu, other.cpu) and pair is not other
 
         def run(x: Tensor, y: Tensor) -> Tensor:

@@ -122,3 +122,14 @@ def test_a_result_that_was_read_before_leaves_its_neighbours_in_place() -> None:
     torch_xla.sync()
     assert doubled.item() == 2 * (x + 1).max().item()
     assert state.tolist() == [1.0] * 6
+
+
+def test_a_view_that_only_the_fill_of_a_gradient_used_and_that_became_the_gradient() -> None:
+    weight = torch.nn.Parameter(torch.arange(6.0).to("xla"))
+    flat = weight.reshape(-1)
+    with torch.no_grad():
+        weight.permute((0,)).logical_and_(torch.ones(6, device="xla"))
+    flat.flatten().sum().backward()
+    sync()
+    weight.backward(torch.ones_like(weight))
+    assert weight.grad is not None and weight.grad.tolist() == [2.0] * 6

@@ -325,6 +325,15 @@ def test_data_can_be_read_and_replaced() -> None:
     assert view.tolist() == [[0, 0], [4, 4]]
 
 
+def test_data_can_be_a_lazy_conjugate_of_another_dtype() -> None:
+    tensor, twin = numbers(1.0, 2.0), torch.tensor([1.0, 2.0])
+    numbers_of_two = torch.tensor([1 + 2j, 3j, 1])
+    for make in (lambda x: x.conj(), lambda x: x.real.clone(), lambda x: x.conj().imag, lambda x: x.conj()[1:]):
+        tensor.data, twin.data = make(numbers_of_two.to("xla")), make(numbers_of_two)
+        assert (tensor.is_conj(), tensor.is_neg()) == (twin.is_conj(), twin.is_neg())
+        assert tensor.tolist() == twin.tolist() and (tensor * 2).tolist() == (twin * 2).tolist()
+
+
 def saved(thing: Any) -> io.BytesIO:
     """A file with `thing`."""
     file = io.BytesIO()

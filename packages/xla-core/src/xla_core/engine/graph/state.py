@@ -75,6 +75,9 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
     operations = [slot for slot, entry in enumerate(old_entries) if type(entry) is tuple]
     beside = {result for slot in operations for result in result_slots(old_entries, slot) if result != slot}
     brought = _brought(old_entries, operations, reads | (old_input_data.keys() - beside))
+    # A read that a tensor holds stays, even if only a filling used it.
+    still_used = {operand for slot in operations if slot not in buffers for operand in _operands(old_entries[slot])}
+    brought -= {slot for slot in reads - still_used if old_refs[slot]() is not None}
     entries: list[Entry] = []
     refs: list[weakref.ref[Value]] = []
     input_data: dict[int, Any] = {}

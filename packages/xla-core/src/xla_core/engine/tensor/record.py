@@ -6,12 +6,13 @@ Everything slow (shape inference, choosing a lowering, the user's line) happens 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
-from xla_core.base.private_torch import make_wrapper
+from xla_core.base.private_torch import OpOverload, make_wrapper
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.pending_graph import NOBODY, PendingGraph, Recorder, Value
 from xla_core.engine.graph.signature import Signature
@@ -19,6 +20,7 @@ from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.runtime.pending_limit import relieve
 from xla_core.engine.tensor import infer
 from xla_core.engine.tensor.encode import Call, encode, recorder_among, remember, two_devices
+from xla_core.engine.tensor.overlaps import check_overlap
 from xla_core.engine.tensor.plain import mixed, ours
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.storage import Storage
@@ -108,7 +110,12 @@ def in_place(call: Call) -> Handler:
         given = target = args[0]
         if type(target) is not XLATensor:
             target = ours(target)
-        recorder = target._storage.value.recorder
+        storage = target._storage
+        for arg in args[1:]:
+            if type(arg) is XLATensor and arg._storage is storage:
+                check_overlap(call.func, storage, args, kwargs)
+                break
+        recorder = storage.value.recorder
         with recorder.lock:
             pending_graph = recorder.pending_graph
             key, slots = encode(call, recorder, pending_graph, args, kwargs)
@@ -131,7 +138,7 @@ def in_place(call: Call) -> Handler:
             entries.append(tuple(slots))
             pending_graph.refs.append(_ref(value))
             if target._view is None:
-                target._storage.value = value
+                storage.value = value
             else:
                 write(given, value, anywhere)
         if value.slot >= pending_graph.limit:
@@ -162,9 +169,12 @@ def mutating(call: Call) -> Handler:
             raise mixed(next(arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)))
         if outs:
             _check_outs(recorder, targets)
+        _check_overlaps(call.func, targets, args, kwargs)
         with recorder.lock:
             pending_graph = recorder.pending_graph
             key, slots = encode(call, recorder, pending_graph, args, inputs)
+            if lists and places == [0] and _share_data(targets[0], slots):
+                return _one_at_a_time(run, args, kwargs)
             if outs:
                 key.append(infer.out_key(targets))
             signature = signatures.get(tuple(key))
@@ -184,6 +194,29 @@ def mutating(call: Call) -> Handler:
         return _returned(call, values[:fresh], targets)
 
     return run
+
+
+def _check_overlaps(func: OpOverload, targets: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for target in targets:
+        if type(target) is XLATensor:
+            storage = target._storage
+            if any([type(arg) is XLATensor and arg._storage is storage and arg is not target for arg in args]):
+                check_overlap(func, storage, args, kwargs)
+
+
+def _share_data(targets: Sequence[Any], slots: list[Any]) -> bool:
+    """Whether a list has tensors that show the same data. slots: as `encode` gives them, those of the list first."""
+    if len(set(slots[1 : len(targets) + 1])) < len(targets):
+        return True
+    if any([type(target) is XLATensor and target._view is not None for target in targets]):
+        return len({ours(target)._storage for target in targets}) < len(targets)
+    return False
+
+
+def _one_at_a_time(run: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What an operation on lists does to each tensor of the first list in turn, so that the next one sees what was written."""
+    for place in range(len(args[0])):
+        run(tuple([[arg[place]] if isinstance(arg, (list, tuple)) else arg for arg in args]), kwargs)
 
 
 def count_writes(tensors: list[torch.Tensor]) -> None:

@@ -24,7 +24,8 @@ def meta_of(item: Any) -> Any:
     return item
 
 
-def _host(item: Any) -> Any:
+def host_stand_in(item: Any) -> Any:
+    """The CPU tensor of zeros that stands for an xla tensor, the CPU for a device; anything else as it is."""
     if type(item) is XLATensor:
         return torch.zeros(item.shape, dtype=item.dtype, device="cpu")
     if isinstance(item, torch.device):
@@ -33,19 +34,19 @@ def _host(item: Any) -> Any:
 
 
 def _host_ones(item: Any) -> Any:
-    return torch.ones_like(_host(item)) if type(item) is XLATensor else _host(item)
+    return torch.ones_like(host_stand_in(item)) if type(item) is XLATensor else host_stand_in(item)
 
 
 def _host_real_ones(item: Any) -> Any:
     """Ones for floating tensors, zeros for others, which may be positions."""
-    return _host_ones(item) if type(item) is XLATensor and item.dtype.is_floating_point else _host(item)
+    return _host_ones(item) if type(item) is XLATensor and item.dtype.is_floating_point else host_stand_in(item)
 
 
 def _shrunk(sizes: dict[int, int], item: Any) -> Any:
     """Zeros whose shape has, for each size of the tensor, the one that stands for it."""
     if type(item) is XLATensor:
         return torch.zeros([sizes.get(size, size) for size in item.shape], dtype=item.dtype, device="cpu")
-    return _host(item)
+    return host_stand_in(item)
 
 
 def _shrunk_meta(sizes: dict[int, int], item: Any) -> Any:
@@ -82,7 +83,7 @@ def ask_cpu(func: OpOverload, beyond_cpu: frozenset[torch.dtype], args: tuple[An
     if sum(sizes) > _SMALL:
         _ask_about_kinds(func, args, kwargs)
         return
-    refused = _refusal(func, args, kwargs, _host)
+    refused = _refusal(func, args, kwargs, host_stand_in)
     if refused is None or (_has_masks(args) and str(refused).startswith("shape mismatch")):
         return
     # Two more tries: the first error may be about the zeros (a singular matrix, a division), not about the call.
@@ -135,7 +136,7 @@ def on_meta(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], sta
     return func(*tree_map(stand_in, args), **_placed(func, tree_map(stand_in, kwargs), "meta"))
 
 
-def on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any] = _host) -> Any:
+def on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any] = host_stand_in) -> Any:
     """`func` on CPU tensors (zeros) in place of xla ones; random operations leave the CPU's own state alone."""
     with torch.random.fork_rng(devices=[]):
         return func(*tree_map(stand_in, args), **_placed(func, tree_map(stand_in, kwargs), "cpu"))

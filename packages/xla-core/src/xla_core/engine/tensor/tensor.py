@@ -292,12 +292,25 @@ def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     if other.is_inference() is not tensor.is_inference():  # torch wants the same kind of tensor on both sides
         with torch.inference_mode(tensor.is_inference()):
             other = view_of(other._storage, other._view)
-    set_conj(tensor, other.is_conj())
-    set_neg(tensor, other.is_neg())
-    set_cpp_data(tensor, other)
+    _set_cpp_data(tensor, other)
     next(_rebound)
     keep_sharding_of(tensor, other)
     tensor._storage, tensor._view, tensor._seen = other._storage, other._view, None
+
+
+def _set_cpp_data(tensor: XLATensor, other: XLATensor) -> None:
+    """Give the C++ side of `tensor` that of `other`, lazy bits included: without them both have the same kind, whatever their dtypes."""
+    conj, neg = other.is_conj(), other.is_neg()
+    if conj or neg:
+        with torch.inference_mode(other.is_inference()):
+            other = view_of(other._storage, other._view)
+        set_conj(other, False)
+        set_neg(other, False)
+    set_conj(tensor, False)
+    set_neg(tensor, False)
+    set_cpp_data(tensor, other)
+    set_conj(tensor, conj)
+    set_neg(tensor, neg)
 
 
 def keep_sharding_of(tensor: XLATensor, other: XLATensor) -> None:

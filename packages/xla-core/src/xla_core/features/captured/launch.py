@@ -159,7 +159,8 @@ class Launch:
         for _ in range(self.recorded.steps):
             recorder.end_step()
         increment_version(self._watched.counted)
-        increment_version([arguments.tensors[index] for index in self._writing.arguments])
+        if self._writing.arguments:
+            increment_version([arguments.tensors[index] for index in self._writing.arguments])
         for index, requires_grad in self.recorded.required:
             arguments.tensors[index].requires_grad_(requires_grad)
         outcome, left = tree_unflatten(results, self.recorded.tree)

@@ -39,7 +39,8 @@ def ones(ctx: Context, *_: Any, **__: Any) -> jax.Array:
 
 @op("full", scalars=("fill_value",), fills=lambda args: args[1])
 @op("full_like", scalars=("fill_value",), fills=lambda args: args[1], keeps_sharding=True)
-@op("fill.Scalar", "fill.Tensor", scalars=("value",), overlapping_writes=True)
+@op("fill.Scalar", scalars=("value",), overlapping_writes=True)
+@op("fill.Tensor", scalars=("value",))
 def filled(ctx: Context, _: Any, fill_value: Value = 0, *, value: Value | None = None, **__: Any) -> jax.Array:
     """full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None) -> Tensor."""
     return full(fill_value if value is None else value, ctx.shape, ctx.dtype)

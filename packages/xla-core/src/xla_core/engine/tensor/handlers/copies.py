@@ -12,6 +12,7 @@ from xla_core.base.private_torch import OpOverload
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.runtime.transfer import on_host
 from xla_core.engine.tensor.handlers.aliases import check_format
+from xla_core.engine.tensor.overlaps import check_overlap
 from xla_core.engine.tensor.recorded import recording_handler
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.sharding import upload_to, uploaded, with_sharding_of
@@ -29,8 +30,13 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _warn_of_lost_parts(source.dtype, target.dtype)
     if type(target) is not XLATensor:
         return target.copy_(cpu_copies((source,))[0])
-    recorder = target._storage.value.recorder
+    storage = target._storage
+    recorder = storage.value.recorder
     if type(source) is XLATensor:
+        if source._storage is storage:
+            if source._view is target._view:
+                return target
+            check_overlap(aten.copy_.default, storage, (target, source), {})
         value = moved(value_of(source), recorder)
     else:
         source = _with_shape(source)
