@@ -15,5 +15,5 @@ two recorded calls found other numbers or tensors at a place, its values become 
 `launch.py` runs it and puts results where the recorded ones went.
 
 *What is verified.* `checks.py` says when a call is recorded again instead of launched, and compared with what its program would have
-done: after a capture, within a budget, and where the device is what the step waits for. `function.py` holds all of it together.
+done: after a capture, within a budget, and where an accelerator is what the step waits for. `function.py` holds all of it together.
 """

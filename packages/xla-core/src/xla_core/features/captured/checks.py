@@ -20,7 +20,7 @@ class Checks:
     """Decides which captured calls of a function are verified.
 
     After a capture the first 16 are. Later, each call adds 3 % of its time to an account, from which a verified call is paid: what it takes
-    longer than a launch, or nothing if the device was still busy with the last call when its program was ready, because then the step
+    longer than a launch, or nothing if an accelerator was still busy with the last call when its program was ready, because then the step
     waits for the device and not for Python. unverified: launches since a call was recorded.
     """
 
@@ -38,7 +38,7 @@ class Checks:
         self._first = _FIRST
 
     def due(self, now: float, busy: bool) -> bool:
-        """Whether the call that begins `now` (seconds) is to be verified. busy: whether the device is computing the last one."""
+        """Whether the call that begins `now` (seconds) is to be verified. busy: whether an accelerator is computing the last one."""
         if self._verify is None:
             return False
         if self._verify != "auto":
@@ -55,7 +55,7 @@ class Checks:
         self._launch_time = seconds if before is None else min(seconds, before + _SMOOTH * (seconds - before))
 
     def verified(self, seconds: float, waited: bool) -> None:
-        """A call was verified. seconds: what that took; waited: whether the device was busy meanwhile."""
+        """A call was verified. seconds: what that took; waited: whether an accelerator was busy meanwhile."""
         self.recorded()
         if self._first > 0:
             self._first -= 1

@@ -53,6 +53,7 @@ class Launch:
         self._blanks: list[Value] = []
         self._last: jax.Array | None = None
         self.recorder, self.recorded = recorder, recorded
+        self._on_host = placement_of(recorder).context.platform == "cpu"
         self.graph, self.program = recorded.run.graph, recorded.run.program
         self._rebound = rebound()
         self._watched = watched(recorded)
@@ -63,8 +64,9 @@ class Launch:
         self._numbers = numbers(recorded)
 
     def busy(self) -> bool:
-        """Whether the device is computing the last launch."""
-        return self._last is not None and not self._last.is_deleted() and not self._last.is_ready()  # type: ignore[attr-defined]
+        """Whether an accelerator is computing the last launch. The CPU is none: what Python does meanwhile takes its cores from it."""
+        last = self._last
+        return not (self._on_host or last is None or last.is_deleted() or last.is_ready())  # type: ignore[attr-defined]
 
     @property
     def numbers(self) -> Taken:
