@@ -411,3 +411,17 @@ def test_functional_transforms() -> None:
         x = torch.tensor([[0.5, 2.0], [1.0, 3.0]], device=device)
         results.append(torch.func.functional_call(nn.Linear(2, 2).to(device), {"weight": x, "bias": x[0]}, x).cpu())
     torch.testing.assert_close(*results)
+
+
+def test_a_view_that_torch_cannot_make_again_is_an_error_and_no_wrong_gradient() -> None:
+    leaf = torch.ones(4, device="xla", requires_grad=True)
+    reshaped = leaf.view(1, 4)
+    with torch.no_grad():
+        reshaped.squeeze_()
+    with pytest.raises(RuntimeError, match="invalid gradient"):
+        reshaped.sum().backward()
+    base = torch.ones(2, 2, device="xla")
+    part = base.view(4).requires_grad_()[:2]
+    base.mul_(2)
+    with pytest.raises(RuntimeError, match="INTERNAL ASSERT"):
+        part.sum().backward()
