@@ -79,6 +79,7 @@ def test_device_type_is_cheap_and_tpu_is_absent(run: Run) -> None:
         "experimental.eager",
         "experimental.splash_attention",
         "runtime",
+        "shapes",
         "stablehlo",
         "test.test_utils",
         "torch_xla",

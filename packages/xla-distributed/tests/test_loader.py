@@ -14,6 +14,7 @@ import torch
 
 import torch_xla
 import torch_xla.distributed.parallel_loader as pl
+from torch_xla.shapes import Buckets, Padding
 from xla_core.abi.events import TransferEvent, subscribe
 from xla_core.abi.metrics import counter
 
@@ -264,3 +265,33 @@ def test_on_the_cpu_the_loader_is_itself() -> None:
     before = marks()
     assert [batch["x"].device.type for batch in pl.MpDeviceLoader(BATCHES, "cpu")] == ["cpu"] * 5
     assert marks() == before and threads() == []
+
+
+@pytest.mark.parametrize("device", ["xla", "cpu"])
+@pytest.mark.parametrize("inline", [False, True])
+def test_batches_are_padded_to_buckets_and_the_last_one_is_as_large_as_the_others(device: str, inline: bool) -> None:
+    padding = Padding(Buckets((4, 8)), {"tokens": 9, "label": -100}, rows=3, mask="mask")
+    batches = [
+        {"tokens": torch.ones(3, 5, dtype=torch.int64), "label": torch.tensor([1, 2, 3])},
+        {"tokens": torch.ones(2, 3, dtype=torch.int64), "label": torch.tensor([4, 5])},
+    ]
+    source: Any = LoaderThatKnowsItsEnd(batches) if inline else batches
+    padded = [{name: entry.cpu() for name, entry in batch.items()} for batch in pl.MpDeviceLoader(source, device, buckets=padding)]
+    assert [tuple(batch["tokens"].shape) for batch in padded] == [(3, 8), (3, 4)]
+    assert padded[1]["tokens"].tolist() == [[1, 1, 1, 9], [1, 1, 1, 9], [9] * 4]
+    assert [batch["label"].tolist() for batch in padded] == [[1, 2, 3], [4, 5, -100]]
+    assert [batch["mask"].sum(1).tolist() for batch in padded] == [[5, 5, 5], [3, 3, 0]]
+
+
+class LoaderThatKnowsItsEnd(list[Any]):
+    """As those of accelerate: read in the consumer's thread."""
+
+    end_of_dataloader = False
+
+
+def test_buckets_that_pad_nothing_are_refused_when_the_loader_is_made() -> None:
+    with pytest.raises(TypeError, match=r"give torch_xla.shapes.Padding\(buckets\)"):
+        pl.MpDeviceLoader(BATCHES, "xla", buckets=Buckets((4, 8)))
+    loader = pl.MpDeviceLoader([torch.ones(2, 9)], "xla", buckets=Padding(Buckets((4, 8))))
+    with pytest.raises(ValueError, match="no bucket takes a length of 9"):
+        next(iter(loader))

@@ -48,6 +48,7 @@ _SUBMODULES = (
     "distributed",
     "experimental",
     "runtime",
+    "shapes",
     "stablehlo",
     "utils",
     "version",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,20 @@ def _upload_batch(batch: Any, device: torch.device, sharding: Any) -> Any:
         return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
     return xm.ToXlaTensorArena(send, on_cpu).transform(batch)
+
+
+Pad = Callable[[Any], Any]
+
+
+def _checked_padding(buckets: Pad | None) -> Pad:
+    """What pads the batches of a loader. Raises TypeError for what cannot."""
+    if buckets is not None and not callable(buckets):
+        raise TypeError(f"buckets is a {type(buckets).__name__}, must pad batches: give torch_xla.shapes.Padding(buckets)")
+    return _unchanged if buckets is None else buckets
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
 
 
 def _sync_unless_traced(device: torch.device) -> None:
@@ -84,7 +98,8 @@ class ParallelLoader:
 
     loader_prefetch_size, device_prefetch_size: batches read ahead, and uploaded ahead, for each device.
     host_to_device_transfer_threads: that upload to each device. input_sharding: a ShardingSpec for tensors of its rank, or a dict of
-    them by key. batchdim: accepted for compatibility. An incomplete last round over the devices is dropped.
+    them by key. buckets: pads each batch before it is uploaded, such as `torch_xla.shapes.Padding`. batchdim: accepted for compatibility.
+    An incomplete last round over the devices is dropped.
     """
 
     def __init__(
@@ -98,7 +113,9 @@ class ParallelLoader:
         host_to_device_transfer_threads: int = 1,
         input_sharding: Any = None,
         cpu_loader: Iterable[Any] | None = None,
+        buckets: Pad | None = None,
     ) -> None:
+        pad = _checked_padding(buckets)
         source = cpu_loader if loader is None else loader
         if source is None:
             raise TypeError("ParallelLoader needs a loader")
@@ -119,7 +136,7 @@ class ParallelLoader:
 
         def prefetcher(device: torch.device) -> DevicePrefetcher:
             def upload(batch: Any) -> Any:
-                return _upload_batch(batch, device, input_sharding)
+                return _upload_batch(pad(batch), device, input_sharding)
 
             return DevicePrefetcher(upload, loader_prefetch_size, device_prefetch_size, host_to_device_transfer_threads)
 
@@ -186,8 +203,11 @@ def _read(source: Iterable[Any], prefetchers: list[DevicePrefetcher]) -> None:
 class _InlineLoader:
     """Replaces a ParallelLoader of one device where the consumer's thread must read the loader: nothing is read ahead."""
 
-    def __init__(self, loader: Any, batches_per_execution: int = 1, input_sharding: Any = None, **_: Any) -> None:
+    def __init__(
+        self, loader: Any, batches_per_execution: int = 1, input_sharding: Any = None, buckets: Pad | None = None, **_: Any
+    ) -> None:
         self.batches_per_execution = batches_per_execution
+        self._pad = _checked_padding(buckets)
         self._sharding = input_sharding
         self._cpu_loader = loader
         self._source = iter(loader)
@@ -199,7 +219,7 @@ class _InlineLoader:
     def next_item(self, device: torch.device) -> tuple[Any] | None:
         """The next batch on the device, in a tuple; None after the last."""
         for batch in self._source:
-            return (_upload_batch(batch, device, self._sharding),)
+            return (_upload_batch(self._pad(batch), device, self._sharding),)
         return None
 
     def close(self) -> None:
@@ -210,19 +230,22 @@ class MpDeviceLoader:
     """The batches of a loader on one device; each `iter` starts a new pass and ends the one before.
 
     kwargs: as for ParallelLoader. Attributes that this class has not are the loader's. A loader with `end_of_dataloader`, as those of
-    accelerate, is not read ahead: programs ask it whether the batch that they have is the last. On the CPU it is the loader itself.
+    accelerate, is not read ahead: programs ask it whether the batch that they have is the last. On the CPU batches come from the loader
+    itself, padded by `buckets` as on any other device.
     """
 
     def __init__(self, loader: Any, device: Device, **kwargs: Any) -> None:
         self._loader = loader
         self._device = device
         self._parallel_loader_kwargs = kwargs
+        _checked_padding(kwargs.get("buckets"))
         self._pass: weakref.ref[ParallelLoader] | None = None  # whoever iterates holds it
 
     def __iter__(self) -> Iterator[Any]:
         self.close()
         if torch.device(self._device).type == "cpu":
-            return iter(self._loader)
+            pad = self._parallel_loader_kwargs.get("buckets")
+            return iter(self._loader) if pad is None else map(pad, self._loader)
         if hasattr(self._loader, "end_of_dataloader"):
             return PerDeviceLoader(_InlineLoader(self._loader, **self._parallel_loader_kwargs), torch.empty(0, device=self._device).device)
         loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)

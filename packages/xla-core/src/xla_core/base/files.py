@@ -177,6 +177,22 @@ def name_errors(path: Path) -> Iterator[None]:
         raise
 
 
+def read_small_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """The contents of a file of at most `most` bytes. Raises ValueError for a larger one, OSError also for a pipe, device or folder."""
+    target = Path(path)
+    descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # does not wait for pipes
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PermissionError(errno.EPERM, "it is not a regular file", str(target))
+        with name_errors(target), os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > most:
+        raise ValueError(f"{target} has more than {most} bytes")
+    return data
+
+
 def sync_file(path: Path) -> None:
     """Wait until a file's contents are on disk (fsync). Raises OSError, with its name."""
     _sync(path, os.O_RDONLY)
