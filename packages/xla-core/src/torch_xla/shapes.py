@@ -5,3 +5,5 @@ from xla_core.features.shapes.buckets import Buckets as Buckets
 from xla_core.features.shapes.buckets import Waste as Waste
 from xla_core.features.shapes.buckets import choose_buckets as choose_buckets
 from xla_core.features.shapes.padding import Padding as Padding
+
+__all__ = ["Bucket", "Buckets", "Padding", "Waste", "choose_buckets"]
