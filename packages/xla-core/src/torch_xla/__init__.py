@@ -14,6 +14,7 @@ from xla_core.api.devices import device, device_count, devices
 from xla_core.api.devices import xla_real_devices as real_devices
 from xla_core.api.launching import launch as launch
 from xla_core.api.plugins import MissingModules as _MissingModules
+from xla_core.api.seal import seal
 from xla_core.api.step import compile, manual_seed, step, sync
 from xla_core.api.targets import target
 from xla_core.api.user_modules import submodule as _submodule
@@ -32,6 +33,7 @@ __all__ = [
     "real_devices",
     "save_as_stablehlo",
     "save_torch_model_as_stablehlo",
+    "seal",
     "step",
     "sync",
     "target",

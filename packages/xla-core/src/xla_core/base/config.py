@@ -25,6 +25,13 @@ class FallbackPolicy(enum.Enum):
     ERROR = "error"
 
 
+class SealMode(enum.Enum):
+    """What a sealed process makes of what it may not do. WARN lets it happen."""
+
+    ERROR = "error"
+    WARN = "warn"
+
+
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
     """One variable. parse: raises ValueError for a bad text; allowed: completes the sentence "must be …"."""
@@ -196,6 +203,15 @@ LIBTPU_INIT_ARGS = text(
 COMPILATION_CACHE_SIZE = integer("XLA_COMPILATION_CACHE_SIZE", 2048, "Compiled programs kept in memory.", minimum=1)
 PERSISTENT_CACHE_PATH = text("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset.")
 PERSISTENT_CACHE_READ_ONLY = flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
+
+SEAL = Setting(
+    "XLA_SEAL",
+    SealMode.ERROR,
+    "What `torch_xla.seal()` makes of a program that was not compiled before: `error` raises SealedError, `warn` compiles it, and lists "
+    "all of them at exit.",
+    SealMode,
+    "error or warn",
+)
 
 # Debugging.
 ENFORCE_BUDGETS = flag(

@@ -15,6 +15,7 @@ XlaError (Exception)
 ├── StepFileError (ValueError)             a file of an exported step that is damaged, another program's, or of a newer version
 ├── ExportFolderError (ValueError)         a folder of an exported program that is damaged, no export, or of a newer version
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
+├── SealedError (RuntimeError)             what `torch_xla.seal()` forbids, such as a new program; names line and difference
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
 ├── GraphEditError (ValueError)            an edit of a graph that would not be a legal program
 ├── PluginError (RuntimeError)             a plugin's graph pass raised, or made no legal program
@@ -96,6 +97,10 @@ class ExportFolderError(XlaError, ValueError):
 
 class TooManyGraphsError(XlaError, RuntimeError):
     """A region compiled more distinct graphs than its limit allows."""
+
+
+class SealedError(XlaError, RuntimeError):
+    """A program that was not compiled before `torch_xla.seal()`, or a read or an upload that it forbids."""
 
 
 class RegistrationError(XlaError, ValueError):

@@ -25,7 +25,8 @@ def inputs(
 def made(cache: ProgramCache, given: Inputs, key: object = "key") -> Program:
     """The program of `given`, as if compiled."""
     program = cache.program(key, given)
-    if not program.matches(given) or program.executable is None:
+    program.adapt(given)
+    if program.executable is None:
         program.executable = lambda *arguments: program.constants
     return program
 
@@ -43,7 +44,9 @@ def test_a_number_that_varies_becomes_an_input_for_good() -> None:
     cache = ProgramCache(4)
     program = made(cache, inputs(fixed=[1.0, 2.0, 3.0], fixed_ints=[7, 8]))
     changed = inputs(floats=[0.5], fixed=[1.0, 5.0, 3.0], fixed_ints=[7, 9])
-    assert not program.matches(changed) and program.executable is None
+    assert not program.matches(changed) and program.executable is not None
+    program.adapt(changed)
+    assert program.matches(changed) and program.executable is None
     assert program.constants == Constants((1.0, None, 3.0), (7, None))
     assert program.numbers(changed) == ([0.5, 5.0], [9])
     program.executable = lambda: None
@@ -51,6 +54,7 @@ def test_a_number_that_varies_becomes_an_input_for_good() -> None:
         assert program.matches(other) and program.executable is not None
     third = inputs(fixed=[1.0, 6.0, 4.0], fixed_ints=[7, 8])
     assert not program.matches(third)
+    program.adapt(third)
     assert program.constants == Constants((1.0, None, None), (7, None)) and program.numbers(third) == ([6.0, 4.0], [8])
 
 

@@ -55,20 +55,27 @@ class Program:
     lock: threading.Lock = field(default_factory=threading.Lock)  # its own: other programs compile and run meanwhile
 
     def matches(self, inputs: Inputs) -> bool:
-        """Whether the compiled constants equal the numbers of `inputs`; if not, those that differ become inputs and a compile is due."""
+        """Whether the compiled constants equal the numbers of `inputs`. Those that are inputs already may have any value."""
         if not self.floats and not self.ints:
             return True
-        # Numbers that are inputs already may have any value.
-        floats = _replaced(inputs.fixed_floats, self.varying_floats, self.floats)
-        ints = _replaced(inputs.fixed_ints, self.varying_ints, self.ints)
-        if self.bits == _bits(floats) and self.ints == ints:
-            return True
+        floats, ints = self._fixed(inputs)
+        return self.bits == _bits(floats) and self.ints == ints
+
+    def adapt(self, inputs: Inputs) -> None:
+        """Make inputs of the constants that differ from the numbers of `inputs`, so that a compile is due."""
+        floats, ints = self._fixed(inputs)
         new = {index for index, (old, value) in enumerate(zip(self.floats, floats, strict=True)) if _bits([old]) != _bits([value])}
         count = len(floats)
         new.update(count + index for index, (old, value) in enumerate(zip(self.ints, ints, strict=True)) if old != value)
-        self.vary(self.varying | new)
-        self.executable = None
-        return False
+        if new:
+            self.vary(self.varying | new)
+            self.executable = None
+
+    def _fixed(self, inputs: Inputs) -> tuple[list[float], list[int]]:
+        return (
+            _replaced(inputs.fixed_floats, self.varying_floats, self.floats),
+            _replaced(inputs.fixed_ints, self.varying_ints, self.ints),
+        )
 
     @property
     def varying(self) -> set[int]:
@@ -128,6 +135,13 @@ class ProgramCache:
     def used(self, program: Program) -> None:
         """Note the use of a program that was found without a look-up."""
         program.last_use = next(self._uses)
+
+    def compiled(self, most: int) -> list[tuple[Graph, Program]]:
+        """At most so many programs that are compiled, the last one used first, with their graphs, which know no captured lines."""
+        with self._lock:
+            programs = [(key, program) for key, program in self._programs.items() if program.executable is not None]
+        newest = sorted(programs, key=lambda pair: -pair[1].last_use)[:most]
+        return [(Graph(*key[0]), program) for key, program in newest]
 
     def learn(self, program: Program, graph: Graph) -> None:
         """Make inputs of those numbers that are known to change, in a program that is about to be compiled.

@@ -7,7 +7,7 @@ from typing import Any
 
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import Entry, aval_at, operation_at, result_slots
-from xla_core.engine.graph.pending_graph import PendingGraph, Value, buffers_made
+from xla_core.engine.graph.pending_graph import KEPT, PendingGraph, Value, buffers_made
 
 
 def ancestors(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
@@ -155,6 +155,19 @@ def shrink(pending_graph: PendingGraph, slots: list[int]) -> None:
         reads,
         lines,
     )
+
+
+def set_aside(pending_graph: PendingGraph) -> None:
+    """Let what is recorded from now on be the program that it would be without the operations that are pending, once these are dead.
+
+    The values of leaves enter anew, in the order in which later operations use them.
+    """
+    pending_graph.partly_run = True
+    for slot in pending_graph.input_data:
+        value = pending_graph.refs[slot]()
+        if value is not None and value.pending_graph is pending_graph and value.slot == slot:
+            value.pending_graph, value.slot = None, -1
+            pending_graph.refs[slot] = KEPT
 
 
 def keep_live(pending_graph: PendingGraph) -> None:

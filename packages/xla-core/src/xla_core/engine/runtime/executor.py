@@ -10,20 +10,22 @@ from weakref import WeakValueDictionary
 import jax
 
 from xla_core.base import metrics
-from xla_core.base.errors import ExecutionError, XlaError
+from xla_core.base.errors import ExecutionError, SealedError, XlaError
 from xla_core.base.metrics import Cause, ExecuteEvent
+from xla_core.engine.compile import seal
 from xla_core.engine.compile.cache import Program, programs
 from xla_core.engine.compile.passes import pass_keys, passed
 from xla_core.engine.compile.request import Request
 from xla_core.engine.compile.words import float_form, words_of
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.graph.selection import set_aside
 from xla_core.engine.placement.placement import Placement
 from xla_core.engine.runtime import faults
 from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
 from xla_core.engine.runtime.interrupts import uninterrupted
-from xla_core.engine.runtime.source_location import asking_name, region_name
+from xla_core.engine.runtime.source_location import asking_name, region_name, user_line
 from xla_core.engine.runtime.timing import Launched, measure
 from xla_core.ops import precision
 
@@ -56,7 +58,8 @@ def execute(
     """Run `graph`, and call `keep` with its results, perhaps still being computed, before Ctrl-C can interrupt. line: the user's line that
     asked for them. siblings: programs of this graph, for a caller that runs it again.
 
-    Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read).
+    Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read), and
+    SealedError.
     """
     for watcher in tuple(_watchers):
         watcher(graph)
@@ -64,7 +67,11 @@ def execute(
         inputs = recorder.tape.running(graph, inputs)
     placement = placement_of(recorder)
     program = program_of(recorder, placement, graph, inputs, siblings)
-    results = launch(recorder, placement, program, graph, inputs, keep, cause, line)
+    try:
+        results = launch(recorder, placement, program, graph, inputs, keep, cause, line)
+    except SealedError:
+        set_aside(recorder.pending_graph)
+        raise
     if recorder.tape is not None:
         recorder.tape.ran(graph, inputs, program, results)
 
@@ -99,6 +106,8 @@ def launch(
     with program.lock, jax.enable_x64(True):
         executable = program.executable if program.matches(inputs) else None
         if executable is None:
+            seal.check_program(program, graph, inputs, line or user_line())
+            program.adapt(inputs)
             programs().learn(program, graph)
             changed = passed(graph)
             program.changed = None if changed is graph else changed

@@ -147,6 +147,11 @@ def open_scopes() -> tuple[str, ...]:
     return tuple(_scopes.names)
 
 
+def in_region() -> bool:
+    """Whether this thread is in a `torch_xla.compile` region."""
+    return bool(_regions.names)
+
+
 def region_name() -> str | None:
     """The name of the innermost region that has one."""
     names = _regions.names

@@ -16,7 +16,7 @@ import jax
 import torch
 
 from xla_core.base import config, metrics
-from xla_core.base.errors import ExecutionError, GraphBreakError, LoweringError, XlaError
+from xla_core.base.errors import ExecutionError, GraphBreakError, LoweringError, SealedError, XlaError
 from xla_core.base.metrics import Cause, SyncEvent, SyncKind, Unit
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import operation_at
@@ -140,6 +140,8 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
         try:
             _run(recorder, pending_graph, program, cause, line)
             break
+        except SealedError:  # nothing is wrong with the program
+            raise
         except XlaError as error:
             pending_graph.partly_run = True  # what is dead by then must not run again
             failed = failed or error

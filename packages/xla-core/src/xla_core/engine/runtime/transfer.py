@@ -16,6 +16,7 @@ from xla_core.base.budgets import spent
 from xla_core.base.dtypes import natural_dtype
 from xla_core.base.errors import ExecutionError
 from xla_core.base.metrics import Direction, TransferEvent, Unit
+from xla_core.engine.compile import seal
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
 from xla_core.engine.placement.placement import OneDevice
@@ -205,6 +206,8 @@ class transferring:  # read as a word, as contextlib.suppress
 
     def __init__(self, recorder: Recorder, direction: Direction, nbytes: int) -> None:
         client()  # raises in a process forked from the one that has the buffers
+        if seal.forbids_moves():
+            seal.check_transfer(direction, nbytes, user_line())
         self._recorder = recorder
         self._direction = direction
         self._nbytes = nbytes
