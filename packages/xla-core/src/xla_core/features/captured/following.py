@@ -87,7 +87,7 @@ def numbers_followed(
         else:
             put.at(place, value)
     with ExitStack() as stack:
-        if tape.following is not None:
+        if tape.following is not None or symbols:
             stack.enter_context(traced_math())
         if symbols:
             stack.enter_context(TakesNumbers())

@@ -18,6 +18,7 @@ from xla_core.engine.runtime import client, sync
 from xla_core.engine.runtime.source_location import asking_line
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.tensor import view_of
+from xla_core.engine.tracing.numbers import Integer
 from xla_core.features.captured import following
 from xla_core.features.captured.arguments import Arguments, Form, arguments_of, form_of
 from xla_core.features.captured.checks import Checks
@@ -54,6 +55,15 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     values: list[Any]
+
+
+class _NumberRefused(Exception):
+    """Something in C wants a whole number of Python's own, and got one that is followed. recording: of the call that ended so."""
+
+    def __init__(self, recording: CallRecording | None, names: list[str]) -> None:
+        super().__init__()
+        self.recording = recording
+        self.names = names
 
 
 class CapturedFunction:
@@ -177,6 +187,8 @@ class CapturedFunction:
         tape = Tape(call.recorder, WAYS[variant.way], known, self._patient)
         try:
             outcome, recording, recorded = self._followed(tape, call, None)
+        except _NumberRefused as refusal:
+            return self._without_integers(call, refusal)
         finally:
             tape.leave()
         self._checks.recorded()
@@ -249,6 +261,8 @@ class CapturedFunction:
         tape = Tape(call.recorder, None, (), self._patient, program.launch.busy)
         try:
             outcome, _, recorded = self._followed(tape, call, program)
+        except _NumberRefused as refusal:
+            return self._without_integers(call, refusal)
         finally:
             tape.leave()
         if tape.disturbed:
@@ -308,6 +322,10 @@ class CapturedFunction:
                         )
                 try:
                     outcome = self._function(*args, **kwargs)
+                except TypeError as error:
+                    if not symbols or Integer.__name__ not in str(error):
+                        raise
+                    raise _NumberRefused(recording, [symbol.name for symbol in symbols]) from error
                 finally:
                     if recording is not None:
                         recording.end()
@@ -325,6 +343,18 @@ class CapturedFunction:
             plain = partial(_without_graph, tape)
             recording.replace_left(plain)
         return replaced(outcome, plain), recording, recorded
+
+    def _without_integers(self, call: _Call, refusal: _NumberRefused) -> Any:
+        """Call the function again without following integers. Raises CaptureError if something of the first try is left."""
+        self._passed.forget_integers()
+        self._variants.start_again()
+        if refusal.recording is None or not refusal.recording.undone():
+            raise CaptureError(
+                f"{self._policy.name} ended in call {self._calls}, after it had changed something: {refusal.__cause__}. That takes whole "
+                f"numbers only that are the same in each call, and {', '.join(dict.fromkeys(refusal.names))} may not be: keep them the "
+                "same, or leave the function uncaptured, and begin anew"
+            ) from refusal.__cause__
+        return self._plain(call.args, call.kwargs)
 
     def _disturbed(self, tape: Tape) -> None:
         """Note that another thread used the device during a recorded call, which has to be recorded again."""

@@ -280,6 +280,9 @@ HANDLERS: tuple[tuple[Any, Any], ...] = (
 """What to do with an object, by its class; the first that fits is taken, `_object` if none does."""
 
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classmethod, functools.partialmethod)
+
+
 @functools.lru_cache(maxsize=4096)
 def special_methods(cls: type) -> frozenset[str]:
     """The names of special methods that a class and its bases of the user's define."""
@@ -288,7 +291,7 @@ def special_methods(cls: type) -> frozenset[str]:
         for holder in cls.__mro__
         if is_class_of_user(holder)
         for key, value in vars(holder).items()
-        if key.startswith("__") and isinstance(value, types.FunctionType) and key not in _CALLED_ONCE
+        if key.startswith("__") and isinstance(value, _FUNCTIONS) and key not in _CALLED_ONCE
     )
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 
-from xla_core.engine.tracing.numbers import Symbol
+from xla_core.engine.tracing.numbers import Integer, Number, Symbol
 from xla_core.features.captured.places import PLAIN, Place, instance_dict
 from xla_core.features.captured.results import flatten_values
 
-_NUMBERS = (int, float, np.floating, np.integer)
+_NUMBERS = frozenset({int, float, Number, Integer})
 _MOST_VALUES = 2
 """A number among the arguments that has more values becomes an input of programs; else each value has programs of its own."""
 _MOST_OWNERS = 4
@@ -24,8 +24,8 @@ _NEVER_OPENED = (torch.Tensor, torch.nn.Module, Optimizer, type, types.ModuleTyp
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a real number whose value may be followed."""
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
+    """Whether a value is a real number whose value may be followed: not one of a class of its own, such as an enum's."""
+    return type(value) in _NUMBERS or isinstance(value, (np.floating, np.integer))
 
 
 class Passed:
@@ -33,7 +33,8 @@ class Passed:
 
     places, names: of the places, and their names for messages; keys: of these places. numbered: numbers among the arguments, by position or
     name; nested: whether numbers that arguments hold are inputs, too. opened: classes whose objects' attributes and items are arguments.
-    blind_to: what the function gives numbers to that takes them without asking; then numbers are not followed.
+    blind_to: what the function gives numbers to that takes them without asking; then numbers are not followed. whole: whether integers are
+    followed; not once something refused them.
     """
 
     def __init__(self) -> None:
@@ -44,6 +45,7 @@ class Passed:
         self.nested = False
         self.opened: set[type] = set()
         self.blind_to: str | None = None
+        self.whole = True
         self._values: dict[int | str, set[Any]] = {}
         self._values_within: dict[int, set[Any]] = {}
         self._objects: dict[tuple[int, type], set[int]] = {}
@@ -84,15 +86,27 @@ class Passed:
         held = flatten_values([value for value in args if not is_number(value)], self.opened)[0]
         return [leaf for leaf in held if is_number(leaf)]
 
+    def follows(self, value: Any) -> bool:
+        """Whether a value is a number that may become an input."""
+        return is_number(value) and self.blind_to is None and (self.whole or not isinstance(value, (int, np.integer)))
+
     def forget_numbers(self, blind_to: str) -> None:
         """Do not follow numbers any more."""
         self.blind_to = blind_to
+        self._forget()
+
+    def forget_integers(self) -> None:
+        """Do not follow integers any more: each value has programs of its own."""
+        self.whole = False
+        self._forget()
+
+    def _forget(self) -> None:
         self.numbered.clear()
         self.nested = False
         kept = [
             (place, name)
             for place, name in zip(self.places, self.names, strict=True)
-            if not any(map(is_number, flatten_values(place.get(), self.opened)[0]))
+            if not any(is_number(leaf) and not self.follows(leaf) for leaf in flatten_values(place.get(), self.opened)[0])
         ]
         self.places, self.names = [place for place, _ in kept], [name for _, name in kept]
         self.keys = {place.key for place in self.places}
@@ -102,13 +116,13 @@ class Passed:
         changed = False
         named: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         for at, value in named:
-            if is_number(value) and at not in self.numbered and self.blind_to is None:
+            if self.follows(value) and at not in self.numbered:
                 values = self._values.setdefault(at, set())
                 values.add(value)
                 if len(values) > _MOST_VALUES:
                     self.numbered.append(at)
                     changed = True
-        if self.blind_to is None and not self.nested:
+        if self.blind_to is None and self.whole and not self.nested:
             for index, value in enumerate(self.numbers_within([*args, *kwargs.values()])):
                 self._values_within.setdefault(index, set()).add(value)
             self.nested = any(len(values) > _MOST_VALUES for values in self._values_within.values())

@@ -282,7 +282,7 @@ _READ: dict[str, Any] = {
     "flag": lambda event: event.is_set(),
     "objects": lambda array: tuple(array.flat),
     "target": lambda reference: None if reference() is None else id(reference()),
-    "cache": lambda cached: cached.cache_info().currsize,
+    "cache": lambda cached: cached.cache_info()[1:],  # without the hits
     "definition": lambda function: (function.__code__, function.__defaults__, tuple((function.__kwdefaults__ or {}).items())),
     "class": type,
     "mapping": lambda proxy: tuple(proxy.items()),

@@ -63,7 +63,7 @@ def _can_pass(old: Any, new: Any, passed: Passed) -> bool:
 
 def _alike(before: Any, now: Any, passed: Passed) -> bool:
     if is_number(before):
-        return is_number(now) and (passed.blind_to is None or same(now, before))
+        return is_number(now) and (passed.follows(now) or same(now, before))
     if isinstance(before, torch.Tensor):
         free = not (before.is_leaf and before.requires_grad) and not isinstance(now, torch.nn.Parameter)
         return free and isinstance(now, torch.Tensor) and tensor_behind(before) is not None and tensor_behind(now) is not None

@@ -236,11 +236,13 @@ class Reads:
             before = known.before.get(name, ABSENT)
             self.objects.place(Item(attributes, name), label, before is attributes[name], before)
         elif declared is not None:
-            if attributes is not None and not _is_data_descriptor(declared):
-                self.objects.place(Item(attributes, name), label, True)
+            if attributes is not None and (not _is_data_descriptor(declared) or is_class_of_user(type(declared[1]))):
+                before = known.before.get(name, ABSENT)  # where descriptors of users keep their values, too
+                self.objects.place(Item(attributes, name), label, attributes.get(name, ABSENT) is before, before)
             self._attribute_of_class(instance, name)
         elif attributes is not None and not (isinstance(instance, torch.nn.Module) and _has_member(attributes, name)):
             self.objects.place(Item(attributes, name), label, name not in known.before, known.before.get(name, ABSENT))
+            self._attribute_of_class(instance, name)
 
     def _attribute_of_class(self, instance: Any, name: str) -> None:
         present = False

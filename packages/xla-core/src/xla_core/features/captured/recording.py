@@ -21,7 +21,7 @@ from xla_core.features.captured.reads import Reads
 from xla_core.features.captured.recorded import GradientLeaf, Recorded
 from xla_core.features.captured.results import replaced
 from xla_core.features.captured.tape import Run, Tape
-from xla_core.features.captured.writes import Write, writes
+from xla_core.features.captured.writes import Write, undone, writes
 
 _MOST_STEPS = 4
 
@@ -117,6 +117,19 @@ class CallRecording:
         for known in () if self.reads is None else self.reads.objects.containers.values():
             _put_true_numbers(known.container)
         self.replace_left(true_number)
+
+    def undone(self) -> bool:
+        """Undo what the call has done, which ended by an error. Returns whether nothing is left of it."""
+        grads = [(met.reference(), met.grad) for met in self.met.values()]
+        given = any(
+            tensor is not None and tensor.grad is not (None if grad is None else grad())
+            for tensor, grad in grads
+            if tensor is None or tensor.is_leaf
+        )
+        if self.reads is None or given or self.tape.has_written():
+            return False
+        self.tape.recorder.seed = self._seed
+        return undone(self.reads, self.tape.watch.kept, lambda value: replaced(value, true_number))
 
     def replace_left(self, replace: Callable[[Any], Any]) -> None:
         """Replace leaves of what the call has left in Python."""

@@ -226,6 +226,11 @@ class Tape:
         if id(tensor) not in self.seen or self.seen[id(tensor)]() is not tensor:
             self.made[id(tensor)] = weakref.ref(tensor)
 
+    def has_written(self) -> bool:
+        """Whether the call has stepped an optimizer, or given a storage that was there before another value."""
+        changed = any(storage.value.buffer is not touched.buffer for storage, touched in self.touched.items() if not touched.born)
+        return changed or bool(self.watch.stepped)
+
     def taken(self) -> list[torch.Tensor]:
         """The living tensors that operations took, in order."""
         tensors = [reference() for reference in self.seen.values()]

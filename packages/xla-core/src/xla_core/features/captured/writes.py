@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -63,6 +63,30 @@ def writes(reads: Reads, kept: Container[tuple[Any, ...]]) -> Iterator[Write | s
     for place, name, after in changed.values():
         variable = place.name if isinstance(place, Item) else place.member.__name__ if isinstance(place, Slot) else name.rpartition(".")[2]
         yield Write(place, name, after, line_that_sets(reads.codes, variable))
+
+
+def undone(reads: Reads, kept: Container[tuple[Any, ...]], true: Callable[[Any], Any]) -> bool:
+    """Undo what a call has changed in Python so far; returns whether all of it could be. true: gives a value without traced numbers."""
+    for members in reads.objects.module_dicts.values():
+        for key, before, _ in list(_differences(members.before, members.container)):
+            Item(members.container, key).put(true(before))
+    for known in reads.objects.instances.values():
+        if known.attributes is not None:
+            for key, before, _ in list(_differences(known.before, known.attributes)):
+                Item(known.attributes, key).put(true(before))
+        for slot, before in known.slots.values():
+            if not same(slot.get(), before):
+                slot.put(true(before))
+    for contents in reads.objects.containers.values():
+        if isinstance(contents.container, (dict, set)):
+            contents.container.clear()
+            contents.container.update(true(contents.before))
+        elif isinstance(contents.container, list):
+            contents.container[:] = true(list(contents.before))
+    for read in reads.objects.reads.values():
+        if not isinstance(read.place, Contents) and not same(read.place.get(), read.before) and read.place.key not in kept:
+            read.place.put(true(read.before))
+    return not any(isinstance(write, str) for write in writes(reads, kept))
 
 
 def _differences(before: dict[Any, Any], now: dict[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:

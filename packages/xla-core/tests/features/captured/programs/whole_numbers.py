@@ -1,0 +1,222 @@
+"""Whole numbers that change and go where Python's own are wanted: dimensions, sizes, `math`, enums; names that are looked up oddly."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from captured_programs import Capture, program
+from torch import Tensor
+from torch.nn import functional
+
+CALLS = 24
+
+
+def batch(call: int, size: int = 3) -> Tensor:
+    """Other numbers for each call, on the device."""
+    return torch.cos(torch.arange(size, dtype=torch.float32) * 3 + call).to("xla")
+
+
+def turned(capture: Capture, compute: Callable[[Tensor, int], Tensor], first: bool) -> Iterator[Any]:
+    """A step whose dimension turns, before or after it is used."""
+    state = SimpleNamespace(dim=0, last=[0])
+
+    def step(x: Tensor) -> Tensor:
+        if first:
+            state.dim = 1 - state.dim
+            state.last[0] = state.dim
+        result = compute(torch.outer(x, x), state.dim)
+        if not first:
+            state.dim = 1 - state.dim
+            state.last[0] = state.dim
+        return result
+
+    captured = capture(step)
+    for call in range(CALLS):
+        yield captured(batch(call)), state.dim, state.last
+
+
+@program
+def the_dimension_of_a_maximum_turns(capture: Capture) -> Iterator[Any]:
+    """`argmax` takes a number of C's."""
+    yield from turned(capture, lambda x, dim: x.argmax(dim), False)
+
+
+@program
+def the_dimension_of_a_softmax_turns(capture: Capture) -> Iterator[Any]:
+    """The number has changed before it is refused."""
+    yield from turned(capture, lambda x, dim: torch.softmax(x, dim), True)
+
+
+@program
+def the_dimension_of_a_concatenation_turns(capture: Capture) -> Iterator[Any]:
+    """By its name."""
+    yield from turned(capture, lambda x, dim: torch.cat([x, x + 1], dim=dim), True)
+
+
+@program(refused="steps.classes changes as well")
+def more_classes_at_each_call(capture: Capture) -> Iterator[Any]:
+    """Each call has another shape."""
+    steps = SimpleNamespace(classes=3)
+
+    @capture
+    def step(x: Tensor) -> Tensor:
+        steps.classes += 1
+        return functional.one_hot((x > 0).long(), steps.classes)
+
+    for call in range(CALLS):
+        yield step(batch(call)), steps.classes
+
+
+def counted(capture: Capture, factor: Callable[[int], float]) -> Iterator[Any]:
+    """A step with a factor that follows from a count."""
+    state = SimpleNamespace(count=1)
+
+    def step(x: Tensor) -> Tensor:
+        result = x * factor(state.count)
+        state.count += 1
+        return result
+
+    captured = capture(step)
+    for call in range(CALLS):
+        yield captured(batch(call)), state.count
+
+
+@program
+def a_common_divisor_of_a_count(capture: Capture) -> Iterator[Any]:
+    """An integer function of `math`."""
+    yield from counted(capture, lambda count: math.gcd(12, count))
+
+
+@program
+def a_root_of_a_count(capture: Capture) -> Iterator[Any]:
+    """Another one."""
+    yield from counted(capture, math.isqrt)
+
+
+@program
+def a_power_of_two_by_a_count(capture: Capture) -> Iterator[Any]:
+    """`ldexp` takes an int of C's."""
+    yield from counted(capture, lambda count: math.ldexp(1.0, count % 4))
+
+
+class Level(enum.IntEnum):
+    """Numbers with names."""
+
+    LOW = 1
+    MIDDLE = 4
+    HIGH = 7
+
+
+@program
+def a_level_with_a_name(capture: Capture) -> Iterator[Any]:
+    """An enum of numbers on an attribute: asked for its identity, name and value."""
+    state = SimpleNamespace(level=Level.LOW)
+
+    @capture
+    def step(x: Tensor) -> Tensor:
+        if state.level is Level.HIGH:
+            return x * 2
+        return x * len(state.level.name) + state.level.value
+
+    for call in range(CALLS):
+        state.level = list(Level)[call % 3]
+        yield step(batch(call)), state.level
+
+
+@program
+def a_level_as_argument(capture: Capture) -> Iterator[Any]:
+    """The same as an argument."""
+    step = capture(lambda x, level: x * 2 if level is Level.HIGH else x - level)
+    for call in range(CALLS):
+        yield step(batch(call), list(Level)[call % 3])
+
+
+@program
+def a_cached_result_that_was_made_anew(capture: Capture) -> Iterator[Any]:
+    """The caller empties a cache and fills it with another result."""
+    settings = SimpleNamespace(rate=2.0)
+
+    @functools.lru_cache(None)
+    def rate_of(name: str) -> float:
+        return float(getattr(settings, name))
+
+    step = capture(lambda x: x * rate_of("rate"))
+    for call in range(CALLS):
+        if call == 8:
+            settings.rate += 3.0
+            rate_of.cache_clear()
+            rate_of("rate")
+        yield step(batch(call))
+
+
+@program
+def a_class_gets_the_attribute_that_was_made_up(capture: Capture) -> Iterator[Any]:
+    """`__getattr__` serves a name until the class has it."""
+
+    class Box:
+        def __getattr__(self, name: str) -> float:
+            return 2.0
+
+    box = Box()
+    step = capture(lambda x: x * box.rate)
+    for call in range(CALLS):
+        if call == 8:
+            Box.rate = 9.0  # type: ignore[attr-defined]
+        if call == 19:
+            del Box.rate  # type: ignore[attr-defined]
+        yield step(batch(call))
+
+
+class Positive:
+    """A checked attribute, whose value is in the instance's `__dict__` under the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return instance.__dict__.get(self.name, 1.0)
+
+    def __set__(self, instance: Any, value: float) -> None:
+        if value <= 0:
+            raise ValueError(value)
+        instance.__dict__[self.name] = value
+
+
+class Checked:
+    """Settings that are checked."""
+
+    rate = Positive()
+
+
+@program
+def a_checked_attribute(capture: Capture) -> Iterator[Any]:
+    """The caller sets it now and then."""
+    settings = Checked()
+    step = capture(lambda x: x * settings.rate)
+    for call in range(CALLS):
+        if call in (8, 20):
+            settings.rate = 3.0 + call
+        yield step(batch(call))
+
+
+@program
+def a_special_method_that_is_static(capture: Capture) -> Iterator[Any]:
+    """`__call__` of a class is exchanged."""
+
+    class Schedule:
+        @staticmethod
+        def __call__() -> float:
+            return 2.0
+
+    schedule = Schedule()
+    step = capture(lambda x: x * schedule())
+    for call in range(CALLS):
+        if call == 8:
+            Schedule.__call__ = staticmethod(lambda: 5.0)  # type: ignore[method-assign]
+        yield step(batch(call))
