@@ -132,6 +132,12 @@ class Number(float):
     def __rdivmod__(self, other: Any) -> Any:
         return other // self, other % self
 
+    def __getattr__(self, name: str) -> Any:
+        """What NumPy's numbers have besides Python's: that of the real value, which then stays the same in all calls of a program."""
+        if name.startswith("__") or name in Number.__slots__ or not hasattr(type(self.true), name):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return (lambda: self) if name == "item" else getattr(self.tracer.fix(self), name)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method == "__call__" and not options and all(isinstance(item, _NUMBERS) for item in inputs):
             return self.tracer.apply(ufunc, inputs)

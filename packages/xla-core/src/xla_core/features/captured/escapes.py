@@ -52,8 +52,12 @@ def escape(found: Lookups, variables: Mapping[str, Any]) -> str | None:
         elif name == "type":
             if not found.variables.isdisjoint(("float", "int")):
                 return "type, which it may compare with int or float"
+        elif name == "isinstance" and "float" in found.variables:
+            return "isinstance, which it may ask for float"  # whole numbers are followed as floats
         elif name not in _SEEING and _is_blind(value):
             return name
+    if "__class__" in found.attributes:
+        return "__class__"
     return "% with a text" if found.formats else None
 
 

@@ -12,8 +12,8 @@ from xla_core.engine.tracing.numbers import Integer, Number
 
 _ARITHMETIC = frozenset(
     "add add_ sub sub_ subtract subtract_ rsub __rsub__ mul mul_ multiply multiply_ div div_ divide divide_ true_divide true_divide_ "
-    "__add__ __radd__ __iadd__ __sub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__ addcmul addcmul_ addcdiv "
-    "addcdiv_ lerp lerp_".split()
+    "__add__ __radd__ __iadd__ __sub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __rdiv__ __itruediv__ addcmul addcmul_ "
+    "addcdiv addcdiv_ lerp lerp_ lt le gt ge less less_equal greater greater_equal __lt__ __le__ __gt__ __ge__".split()
 )
 _TAKEN_AS_THEY_ARE = frozenset(
     "clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ clip clip_ pow pow_ __pow__ fill_ full full_like new_full masked_fill "

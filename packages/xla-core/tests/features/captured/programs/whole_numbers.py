@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from captured_programs import Capture, program
 from torch import Tensor
@@ -103,6 +104,59 @@ def a_root_of_a_count(capture: Capture) -> Iterator[Any]:
 def a_power_of_two_by_a_count(capture: Capture) -> Iterator[Any]:
     """`ldexp` takes an int of C's."""
     yield from counted(capture, lambda count: math.ldexp(1.0, count % 4))
+
+
+@program(refused="names isinstance, which it may ask for float")
+def a_count_that_is_asked_for_its_type(capture: Capture) -> Iterator[Any]:
+    """A fraction or a count: what `isinstance` says decides."""
+    yield from counted(capture, lambda count: 0.5 if isinstance(count, float) else 2.0)
+
+
+@program
+def a_number_of_numpy_as_an_item(capture: Capture) -> Iterator[Any]:
+    """A schedule of NumPy, one number of it at each call."""
+    rates = np.linspace(1, 0.1, CALLS)
+    state = SimpleNamespace(rate=rates[0])
+    step = capture(lambda x: x * state.rate.item() + state.rate.ndim)
+    for call in range(CALLS):
+        state.rate = rates[call]
+        yield step(batch(call))
+
+
+@program(refused="changes as well")
+def a_number_of_numpy_that_is_rounded(capture: Capture) -> Iterator[Any]:
+    """A method whose result is another number."""
+    rates = np.linspace(1, 0.1, CALLS)
+    state = SimpleNamespace(rate=rates[0])
+    step = capture(lambda x: x * state.rate.round(2))
+    for call in range(CALLS):
+        state.rate = rates[call]
+        yield step(batch(call))
+
+
+@program
+def a_rate_divided_by_a_norm(capture: Capture) -> Iterator[Any]:
+    """As in optimizers made by hand: `rate / (v.sqrt() + eps)`."""
+    weights, squares = batch(0), torch.zeros(3).to("xla")
+    state = SimpleNamespace(rate=1.0)
+
+    @capture
+    def step(x: Tensor) -> Tensor:
+        squares.mul_(0.9).add_(x * x, alpha=0.1)
+        weights.sub_(state.rate / (squares.sqrt() + 1e-8) * x)
+        return weights.sum()
+
+    for call in range(CALLS):
+        state.rate = 1 / (call + 2)
+        yield step(batch(call)), weights
+
+
+@program
+def a_limit_that_tensors_are_compared_with(capture: Capture) -> Iterator[Any]:
+    """A probability and a limit that change at each call, on both sides of a comparison."""
+    step = capture(lambda x, limit: torch.where((x < limit) | (-limit / 2 > x), x, 2 * x))
+    for call in range(CALLS):
+        yield step(batch(call), 0.03 * call)
 
 
 class Level(enum.IntEnum):
