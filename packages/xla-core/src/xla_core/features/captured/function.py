@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from xla_core.base.errors import CaptureError
@@ -33,7 +34,6 @@ from xla_core.features.captured.reads import Reads
 from xla_core.features.captured.recorded import Recorded
 from xla_core.features.captured.recording import CallRecording, true_number
 from xla_core.features.captured.reports import Policy, Reports
-from xla_core.features.captured.results import replaced
 from xla_core.features.captured.tape import Tape, current_tape
 from xla_core.features.captured.variants import MOST_STATES, Program, Variant, Variants
 
@@ -246,7 +246,12 @@ class CapturedFunction:
                 )
             return
         inside = mismatch.slot is not None and any(begin <= mismatch.slot < end for begin, end in recorded.stepped_slots)
-        self._give_up(variant, mismatch.text, inside, variant.attempts > _ATTEMPTS - 1)
+        due = variant.attempts > _ATTEMPTS - 1
+        if due and self._passed.whole and any(isinstance(number, (int, np.integer)) for number in recorded.numbers):
+            self._passed.forget_integers()  # they may shape programs: each value gets its own
+            self._variants.start_again()
+            return
+        self._give_up(variant, mismatch.text, inside, due)
 
     def _look_for_unused(self, variant: Variant, earlier: Recorded | None, recorded: Recorded) -> None:
         """Give up if many programs were captured, and no call could use one."""
@@ -338,11 +343,10 @@ class CapturedFunction:
                 recording.met.clear()  # torch refuses some things to tensors that have weak references
         if reads is not None:
             reads.end()
-        plain = true_number
-        if recorded is not None and recording is not None and not recording.has_graph:
-            plain = partial(_without_graph, tape)
-            recording.replace_left(plain)
-        return replaced(outcome, plain), recording, recorded
+        if recording is None:
+            return outcome, None, recorded
+        plain = true_number if recorded is None or recording.has_graph else partial(_without_graph, tape)
+        return recording.cleaned(outcome, plain), recording, recorded
 
     def _without_integers(self, call: _Call, refusal: _NumberRefused) -> Any:
         """Call the function again without following integers. Raises CaptureError if something of the first try is left."""

@@ -227,6 +227,11 @@ class _CallOutcome:
             self.recording.has_graph = True
         if type(item) not in PLAIN_CLASSES:
             self.problems.append(f"it returns or keeps a {type(item).__name__}, whose class a captured call would not make: take its data")
+        if vars(item):
+            names = ", ".join(vars(item))
+            self.problems.append(
+                f"it sets {names} of a tensor that it returns or keeps: return that beside the tensor, or set it behind the call"
+            )
         if not self.tape.born(xla_tensor._storage):
             return ViewOf(self._source_of(xla_tensor._storage), xla_tensor._view)
         index = self._new.setdefault(id(xla_tensor._storage), len(self._kept))

@@ -161,12 +161,17 @@ class Reads:
         )
 
     def _of_library(self, module: Any, name: str, attributes: frozenset[str]) -> None:
-        """Note those attributes of a library's module that code names: somebody may replace them."""
-        if isinstance(module, types.ModuleType) and module is not math and not is_of_user(module.__name__):
-            for key in attributes & vars(module).keys():
-                value = vars(module)[key]
-                if self.objects.note(Item(vars(module), key), f"{name}.{key}"):
-                    self._of_library(value, f"{name}.{key}", attributes)
+        """Note those attributes of a library's module that code names: somebody may replace them, or set what they hold."""
+        if not isinstance(module, types.ModuleType) or module is math:
+            return
+        for key in attributes & vars(module).keys():
+            value, label = vars(module)[key], f"{name}.{key}"
+            if not is_of_user(module.__name__):
+                if self.objects.note(Item(vars(module), key), label):
+                    self._of_library(value, label, attributes)
+            elif is_installed(vars(module).get("__file__") or ""):
+                self.objects.place(Item(vars(module), key), label, True)
+                self._of_library(value, label, attributes)
 
     def _variables(self, code: types.CodeType, frame: types.FrameType) -> None:
         """Note the variables of enclosing functions that a function uses."""

@@ -19,7 +19,7 @@ from xla_core.features.captured.constants import Constants
 from xla_core.features.captured.places import Within, own_items, same
 from xla_core.features.captured.reads import Reads
 from xla_core.features.captured.recorded import GradientLeaf, Recorded
-from xla_core.features.captured.results import replaced
+from xla_core.features.captured.results import replaced, with_true_numbers
 from xla_core.features.captured.tape import Run, Tape
 from xla_core.features.captured.writes import Write, undone, writes
 
@@ -137,6 +137,20 @@ class CallRecording:
             value = replaced(write.after, replace)
             if value is not write.after:
                 write.place.put(value)
+
+    def cleaned(self, outcome: Any, replace: Callable[[Any], Any]) -> Any:
+        """The call's result with other leaves. What it has left gets them, too, and nothing keeps traced numbers."""
+        self.replace_left(replace)
+        result = replaced(outcome, replace)
+        if not self.symbols:
+            return result
+        seen: set[int] = set()
+        for write in self.left:
+            value = write.place.get()
+            true = with_true_numbers(value, seen)
+            if true is not value:
+                write.place.put(true)
+        return with_true_numbers(result, seen)
 
     def leaves(self) -> list[torch.Tensor]:
         """The tensors that had or may have got gradients; of the arguments only those that have."""

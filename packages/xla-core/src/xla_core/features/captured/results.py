@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from xla_core.base.private_torch import TreeSpec, register_node, tree_flatten, tree_map, tree_unflatten
 from xla_core.engine.tracing.numbers import Expression, Number
 from xla_core.features.captured.places import ABSENT, instance_dict
+from xla_core.features.captured.user_code import is_class_of_user
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 """Returned objects that are the same at each call."""
@@ -117,6 +118,41 @@ def replaced(value: Any, replace: Callable[[Any], Any]) -> Any:
     leaves, tree = tree_flatten(value)
     others = [replace(leaf) for leaf in leaves]
     return value if all(map(lambda one, other: one is other, leaves, others)) else tree_unflatten(others, tree)
+
+
+def with_true_numbers(value: Any, seen: set[int]) -> Any:
+    """A value without traced numbers, also deep in containers and in objects of users, which are changed in place. seen: ids of these."""
+    if isinstance(value, Number):
+        return value.true
+    if isinstance(value, (torch.Tensor, torch.nn.Module, type, *PLAIN)) or id(value) in seen:
+        return value
+    seen.add(id(value))
+
+    def true(item: Any) -> Any:
+        return with_true_numbers(item, seen)
+
+    if isinstance(value, tuple):
+        items = [true(item) for item in value]
+        same_items = all(one is other for one, other in zip(items, value, strict=True))
+        return value if same_items else type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        pairs = [(true(key), true(item)) for key, item in dict.items(value)]
+        if any(one is not key or other is not value[key] for (one, other), key in zip(pairs, list(value), strict=True)):
+            value.clear()
+            for key, item in pairs:  # the `update` of a Counter counts
+                value[key] = item
+    elif isinstance(value, (list, deque)):
+        for index, item in enumerate(value):
+            value[index] = true(item)
+    elif isinstance(value, set):
+        members = [true(item) for item in value]
+        value.clear()
+        value.update(members)
+    attributes = instance_dict(value)
+    if attributes is not None and attributes is not value and is_class_of_user(type(value)):
+        for name, item in list(attributes.items()):
+            attributes[name] = true(item)
+    return value
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -274,3 +276,67 @@ def a_special_method_that_is_static(capture: Capture) -> Iterator[Any]:
         if call == 8:
             Schedule.__call__ = staticmethod(lambda: 5.0)  # type: ignore[method-assign]
         yield step(batch(call))
+
+
+@program
+def the_number_of_results_as_argument(capture: Capture) -> Iterator[Any]:
+    """Four numbers that recur, each with another shape."""
+    step = capture(lambda x, count: x.topk(count).values)
+    for call in range(2 * CALLS):
+        yield step(batch(call, 5), 1 + call % 4)
+
+
+@program(refused="it sets kind of a tensor that it returns or keeps")
+def an_attribute_of_the_result(capture: Capture) -> Iterator[Any]:
+    """A result with a note."""
+
+    @capture
+    def step(x: Tensor) -> Any:
+        result: Any = x * 2
+        result.kind = "doubled"
+        return result
+
+    for call in range(CALLS):
+        result = step(batch(call))
+        yield result, result.kind
+
+
+@dataclass
+class Note:
+    """What a step leaves: a number deep inside."""
+
+    of: Any
+
+
+@program(refused="changes as well")
+def numbers_deep_in_what_is_left(capture: Capture) -> Iterator[Any]:
+    """A counter, keys of a dict, dataclasses in lists: numbers of Python's own, whatever the calls do."""
+    state = SimpleNamespace(count=0)
+
+    @capture
+    def step(x: Tensor) -> Tensor:
+        state.counter = Counter(calls=state.count)
+        state.by_number = {state.count: "last"}
+        state.notes = Note([Note(state.count)])
+        state.count += 1
+        return x * state.count
+
+    for call in range(CALLS):
+        yield step(batch(call))
+        left = [state.counter["calls"], *state.by_number, state.notes.of[0].of]
+        yield [(type(number).__name__, number) for number in left]
+
+
+@program
+def numbers_deep_in_a_result(capture: Capture) -> Iterator[Any]:
+    """The same, returned."""
+    state = SimpleNamespace(count=0)
+
+    @capture
+    def step(x: Tensor) -> Any:
+        state.count += 1
+        return x * state.count, {"at": [Note((state.count, 2 * state.count))]}
+
+    for call in range(CALLS):
+        result, rest = step(batch(call))
+        yield result, [(type(number).__name__, number) for number in rest["at"][0].of]
