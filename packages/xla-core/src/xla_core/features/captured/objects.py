@@ -192,6 +192,12 @@ class Objects:
         for place in assumed.places:
             self.reads.pop(place, None)
         ended = set(assumed.ids)
+        # Places are also noted later, when other code names their attributes.
+        dicts = {id(vars(owner)) for owner, _ in self._owners if id(owner) in ended and not isinstance(owner, type)}
+        dicts |= {id(known.attributes) for key, known in self.instances.items() if key in ended}
+        dicts |= {id(vars(module)) for module, _ in self.modules if id(module) in ended}
+        for key in [key for key, read in self.reads.items() if isinstance(read.place, Item) and id(read.place.owner) in dicts]:
+            del self.reads[key]
         for noted in (self.seen, self.instances, self.containers, self.module_dicts):
             for each in ended & noted.keys():
                 del noted[each]
