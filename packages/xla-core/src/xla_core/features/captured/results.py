@@ -101,7 +101,7 @@ def flatten(value: Any, is_old: Callable[[Any], bool]) -> tuple[list[Any], TreeS
     """Flatten what a call returns: nested lists, tuples, dicts and objects that it made. is_old: whether an object was there before."""
 
     def whole(node: Any) -> bool:
-        return isinstance(node, _CONTAINERS) and is_old(node)
+        return isinstance(node, torch.Size) or (isinstance(node, _CONTAINERS) and is_old(node))
 
     return tree_flatten(tree_map(lambda leaf: _opened(leaf, is_old, ()), value, is_leaf=whole), is_leaf=whole)
 

@@ -340,3 +340,12 @@ def numbers_deep_in_a_result(capture: Capture) -> Iterator[Any]:
     for call in range(CALLS):
         result, rest = step(batch(call))
         yield result, [(type(number).__name__, number) for number in rest["at"][0].of]
+
+
+@program
+def a_shape_as_result(capture: Capture) -> Iterator[Any]:
+    """A torch.Size, which knows how many elements it is for."""
+    step = capture(lambda x: (x * 2, x.shape, {"of": x[None].shape}))
+    for call in range(CALLS):
+        result, shape, shapes = step(batch(call))
+        yield result, type(shape).__name__, shape.numel(), shapes["of"].numel()
