@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 
+from xla_core.engine.tracing.numbers import TRACED
 from xla_core.features.captured.iterators import Iterators
 from xla_core.features.captured.places import (
     ABSENT,
@@ -216,6 +217,8 @@ class Objects:
 
     def observe(self, value: Any, name: str) -> None:
         """Note an object, and what it holds if it is a container, a function or a module."""
+        if isinstance(value, types.BuiltinFunctionType) and value in TRACED:
+            self.escape = self.escape or f"{value.__name__} by itself instead of math.{value.__name__}"
         if value is None or value is ABSENT or isinstance(value, PLAIN) or isinstance(value, _LEAVES) or id(value) in self.seen:
             return
         self.seen[id(value)] = value

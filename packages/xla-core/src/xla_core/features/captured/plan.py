@@ -231,9 +231,9 @@ class Count:
 
 
 def _counts(counters: list[Counter]) -> list[Count]:
-    by_symbol: dict[Symbol, list[Counter]] = {}
+    together: dict[tuple[Symbol, float], list[Counter]] = {}  # parameters without a gradient keep their count
     for counter in counters:
-        by_symbol.setdefault(counter.symbol, []).append(counter)
+        together.setdefault((counter.symbol, counter.advance), []).append(counter)
     return [
         Count(
             symbol,
@@ -242,7 +242,7 @@ def _counts(counters: list[Counter]) -> list[Count]:
             alike[0].end,
             alike[0].advance,
         )
-        for symbol, alike in by_symbol.items()
+        for (symbol, _), alike in together.items()
     ]
 
 
@@ -267,6 +267,10 @@ class Numbers:
         """Read hyperparameters and step counts. Whether the step's Python would take the same branches with them and with `passed`."""
         if not all(map(Count.read, self.counts)):
             return False
+        if len(self.counts) > 1 and len({(count.symbol, count.now) for count in self.counts}) > len(
+            {count.symbol for count in self.counts}
+        ):
+            return False  # equal when the call was recorded
         values = [*self.hyperparameters(), *passed, *[count.now for count in self.counts]]
         if not values or (values == self._last and (0 not in values or repr(values) == repr(self._last))):  # 0.0 is not -0.0
             return True

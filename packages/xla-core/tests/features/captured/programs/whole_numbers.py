@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import cos, log2
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,7 +100,7 @@ def a_common_divisor_of_a_count(capture: Capture) -> Iterator[Any]:
 @program
 def a_root_of_a_count(capture: Capture) -> Iterator[Any]:
     """Another one."""
-    yield from counted(capture, math.isqrt)
+    yield from counted(capture, lambda count: math.isqrt(count) + 1)
 
 
 @program
@@ -349,3 +350,29 @@ def a_shape_as_result(capture: Capture) -> Iterator[Any]:
     for call in range(CALLS):
         result, shape, shapes = step(batch(call))
         yield result, type(shape).__name__, shape.numel(), shapes["of"].numel()
+
+
+@program(refused="log2 by itself instead of math.log2")
+def a_function_of_math_by_its_own_name(capture: Capture) -> Iterator[Any]:
+    """`from math import log2`: C computes with what it gets."""
+    yield from counted(capture, lambda count: math.ceil(log2(count % 6 + 1)))
+
+
+@program(refused="cos by itself instead of math.cos")
+def a_schedule_by_a_cosine_of_its_own_name(capture: Capture) -> Iterator[Any]:
+    """A rate that changes at each call."""
+    yield from counted(capture, lambda count: 0.5 * (1 + cos(count / CALLS)))
+
+
+@program
+def a_table_of_functions_of_math(capture: Capture) -> Iterator[Any]:
+    """The function is looked up in a dict."""
+    state = SimpleNamespace(count=0, by={"log": math.log1p, "root": math.sqrt})
+
+    @capture
+    def step(x: Tensor) -> Tensor:
+        state.count = (state.count + 1) % 4
+        return x * 2 if state.by["root"](state.count) > 1.2 else x - 1
+
+    for call in range(2 * CALLS):
+        yield step(batch(call))

@@ -313,6 +313,11 @@ def _named_numbers(captured: Launch, names: ProgramNames) -> dict[Symbol, str]:
     now = {symbol: value for stepped in captured.recorded.stepped for symbol, value in hyperparameters(stepped.optimizer).items()}
     named = {symbol: names.hyperparameter(symbol, now[symbol]) for symbol in captured.recorded.hyperparameters}
     for count in captured.counts:
+        if count.symbol in named:
+            raise CaptureError(
+                "the step counts of an optimizer are equal, but not all go on in this call: some parameters had no gradient. Export a step in "
+                "which all have one"
+            )
         named[count.symbol] = names.count(count.tensors[0], count.now)
     return named
 
