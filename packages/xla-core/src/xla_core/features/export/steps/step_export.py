@@ -315,8 +315,8 @@ def _named_numbers(captured: Launch, names: ProgramNames) -> dict[Symbol, str]:
     for count in captured.counts:
         if count.symbol in named:
             raise CaptureError(
-                "the step counts of an optimizer are equal, but not all go on in this call: some parameters had no gradient. Export a step in "
-                "which all have one"
+                "the step counts of an optimizer are equal, but not all go on in this call: some parameters had no gradient. Export a step "
+                "in which all have one"
             )
         named[count.symbol] = names.count(count.tensors[0], count.now)
     return named
