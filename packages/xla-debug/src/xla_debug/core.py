@@ -11,6 +11,7 @@ abi.events.exclude_frames(Path(__file__).parent)
 
 budget = abi.declarations.budget
 collectives = abi.collectives
+differences = abi.differences
 events = abi.events
 files = abi.files
 graph = abi.graph

@@ -4,6 +4,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 
 * `operators`: bring an operation of one's own, with its lowering;
 * `graph`: see recorded programs, change them by passes, follow how they are built and run;
+* `differences`: how a program differs from those that are known;
 * `texts`: recorded programs as text;
 * `tensors`: between tensors, device buffers and memory of the host;
 * `sharding`: data over the devices of a mesh, and regions that are not partitioned (SPMD);
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from xla_core.abi import (
         collectives,
         declarations,
+        differences,
         events,
         files,
         graph,
@@ -61,6 +63,7 @@ __all__ = [
     "ABI_VERSION",
     "collectives",
     "declarations",
+    "differences",
     "events",
     "files",
     "graph",

@@ -33,15 +33,13 @@ and operations with side effects are what they were; PluginError names the pass 
 keep their random inputs. Among processes every one must register the same passes.
 
 `graph_of` is the program that is pending, which it does not run; `texts` prints it. `capture_lines` keeps the line of each operation and
-not only of each signature, which costs. `KnownProgram.of` reads what is compared of a program, `explained` says how one differs from
-the nearest of others. `register_build_scope` enters a context while a program is built, `register_wrapper` puts a function around the
-executable.
+not only of each signature, which costs. `register_build_scope` enters a context while a program is built, `register_wrapper` puts a
+function around the executable.
 """
 
 from __future__ import annotations
 
 from xla_core.engine.compile.build import register_build_scope, register_wrapper
-from xla_core.engine.compile.nearest import Change, KnownProgram, ProgramDifference, explained
 from xla_core.engine.compile.passes import register_pass
 from xla_core.engine.graph.view import GraphView as Graph
 from xla_core.engine.graph.view import Operand, Operation
@@ -50,14 +48,10 @@ from xla_core.engine.tensor.graph_edit import insert_before, remove, replace
 from xla_core.engine.tensor.interop import graph_of
 
 __all__ = [
-    "Change",
     "Graph",
-    "KnownProgram",
     "Operand",
     "Operation",
-    "ProgramDifference",
     "capture_lines",
-    "explained",
     "graph_of",
     "insert_before",
     "register_build_scope",
