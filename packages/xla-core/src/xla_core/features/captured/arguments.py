@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from xla_core.base.errors import CaptureError
-from xla_core.base.private_torch import TreeSpec, function_modes, tree_flatten
+from xla_core.base.private_torch import TreeSpec, function_modes, saved_tensors_are_hooked, tree_flatten
 from xla_core.engine.compile.passes import pass_keys
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.runtime.client import placement_of
@@ -62,6 +62,7 @@ def modes() -> tuple[Any, ...]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_anomaly_enabled(),
         function_modes(),
+        saved_tensors_are_hooked(),
         precision.chosen(),
         *pass_keys(),
     )

@@ -32,7 +32,7 @@ from xla_core.features.captured.passed import Passed
 from xla_core.features.captured.promotion import promote
 from xla_core.features.captured.reads import Reads
 from xla_core.features.captured.recorded import Recorded
-from xla_core.features.captured.recording import CallRecording, true_number
+from xla_core.features.captured.recording import CallRecording, NumberRefused, true_number
 from xla_core.features.captured.reports import Policy, Reports
 from xla_core.features.captured.tape import Tape, current_tape
 from xla_core.features.captured.variants import MOST_STATES, Program, Variant, Variants
@@ -55,15 +55,6 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     values: list[Any]
-
-
-class _NumberRefused(Exception):
-    """Something in C wants a whole number of Python's own, and got one that is followed. recording: of the call that ended so."""
-
-    def __init__(self, recording: CallRecording | None, names: list[str]) -> None:
-        super().__init__()
-        self.recording = recording
-        self.names = names
 
 
 class CapturedFunction:
@@ -187,7 +178,7 @@ class CapturedFunction:
         tape = Tape(call.recorder, WAYS[variant.way], known, self._patient)
         try:
             outcome, recording, recorded = self._followed(tape, call, None)
-        except _NumberRefused as refusal:
+        except NumberRefused as refusal:
             return self._without_integers(call, refusal)
         finally:
             tape.leave()
@@ -266,7 +257,7 @@ class CapturedFunction:
         tape = Tape(call.recorder, None, (), self._patient, program.launch.busy)
         try:
             outcome, _, recorded = self._followed(tape, call, program)
-        except _NumberRefused as refusal:
+        except NumberRefused as refusal:
             return self._without_integers(call, refusal)
         finally:
             tape.leave()
@@ -328,9 +319,9 @@ class CapturedFunction:
                 try:
                     outcome = self._function(*args, **kwargs)
                 except TypeError as error:
-                    if not symbols or Integer.__name__ not in str(error):
+                    if not any(isinstance(value, (int, np.integer)) for value in call.arguments.numbers):
                         raise
-                    raise _NumberRefused(recording, [symbol.name for symbol in symbols]) from error
+                    raise NumberRefused(error, recording, [symbol.name for symbol in symbols]) from error
                 finally:
                     if recording is not None:
                         recording.end()
@@ -348,16 +339,18 @@ class CapturedFunction:
         plain = true_number if recorded is None or recording.has_graph else partial(_without_graph, tape)
         return recording.cleaned(outcome, plain), recording, recorded
 
-    def _without_integers(self, call: _Call, refusal: _NumberRefused) -> Any:
+    def _without_integers(self, call: _Call, refusal: NumberRefused) -> Any:
         """Call the function again without following integers. Raises CaptureError if something of the first try is left."""
         self._passed.forget_integers()
         self._variants.start_again()
         if refusal.recording is None or not refusal.recording.undone():
+            if Integer.__name__ not in str(refusal.error):
+                raise refusal.error from refusal.error.__cause__  # it need not be about a number
             raise CaptureError(
-                f"{self._policy.name} ended in call {self._calls}, after it had changed something: {refusal.__cause__}. That takes whole "
+                f"{self._policy.name} ended in call {self._calls}, after it had changed something: {refusal.error}. That takes whole "
                 f"numbers only that are the same in each call, and {', '.join(dict.fromkeys(refusal.names))} may not be: keep them the "
                 "same, or leave the function uncaptured, and begin anew"
-            ) from refusal.__cause__
+            ) from refusal.error
         return self._plain(call.args, call.kwargs)
 
     def _disturbed(self, tape: Tape) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import sys
 import threading
 import types
 import weakref
@@ -40,7 +41,7 @@ from xla_core.features.captured.user_code import is_class_of_user, is_installed,
 OF_OPTIMIZERS = ("state", "param_groups", "defaults")
 """Attributes of optimizers whose contents are noted."""
 # Libraries whose objects have what a call reads.
-_FOLLOWED = frozenset({"collections", "configparser", "logging", "queue", "torch", "weakref"})
+_FOLLOWED = frozenset({"_weakrefset", "collections", "configparser", "logging", "queue", "torch", "weakref"})
 # Special methods that run when an object is made or ends, and the one that `watching` replaces.
 _CALLED_ONCE = frozenset({"__new__", "__init__", "__post_init__", "__init_subclass__", "__set_name__", "__del__", "__getattribute__"})
 _MOST_BYTES = 1 << 26
@@ -90,6 +91,7 @@ def _bytes(objects: Objects, buffer: bytearray, name: str) -> None:
 
 def _event(objects: Objects, event: threading.Event, name: str) -> None:
     objects.note(Contents(event, "flag"), name)
+    objects.named(event, name)
 
 
 def _function(objects: Objects, function: types.FunctionType, name: str) -> None:
@@ -113,6 +115,7 @@ def _method(objects: Objects, method: types.MethodType, name: str) -> None:
 def _partial(objects: Objects, partial: functools.partial[Any], name: str) -> None:
     for item in (partial.func, *partial.args, partial.keywords):
         objects.observe(item, name)
+    objects.named(partial, name)
 
 
 def _class(objects: Objects, cls: type, name: str) -> None:
@@ -221,11 +224,11 @@ def _object(objects: Objects, instance: Any, name: str) -> None:
         _cached(objects, instance, name)
     for item in _wrapped(instance):
         objects.observe(item, name)
-    if not (is_class_of_user(cls) or cls.__module__.partition(".")[0] in _FOLLOWED or isinstance(instance, threading.local)):
-        return
     attributes = vars(instance) if isinstance(instance, threading.local) else instance_dict(instance)
-    if isinstance(instance, (types.SimpleNamespace, threading.local)) or not watching.watch(cls):
-        if isinstance(attributes, dict):
+    library = cls.__module__.partition(".")[0]
+    followed = is_class_of_user(cls) or library in _FOLLOWED
+    if not followed or isinstance(instance, types.SimpleNamespace) or not watching.watch(cls):
+        if attributes is not None and (followed or library in sys.stdlib_module_names):
             objects.named(instance, name)
         return
     objects.instance(instance, name, attributes)

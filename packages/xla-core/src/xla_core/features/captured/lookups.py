@@ -55,6 +55,7 @@ def lookups(code: types.CodeType) -> Lookups:
     for at, instruction in enumerate(instructions):
         if instruction.opname == "MATCH_CLASS":
             computed = True
+            variables.add("isinstance")  # which it asks in C
         if instruction.opcode not in dis.hasname:
             continue
         name = instruction.argval

@@ -19,6 +19,7 @@ from xla_core.features.captured.places import (
     ABSENT,
     PLAIN,
     ClassItem,
+    Contents,
     Item,
     Place,
     Slot,
@@ -168,6 +169,8 @@ class Objects:
         every = {key for holder in holders for key in vars(holder)}
         chosen = {key for key in every if not key.startswith("__")} if names is None else every.intersection(names)
         absent = {key for key in self._asked - every if not hasattr(type(owner), key)}
+        for holder in holders if names is None else ():
+            self.names_of(holder if isinstance(holder, type) else vars(holder), label)
         for key in sorted(chosen | absent):
             present = [key in vars(holder) for holder in holders]
             for number, holder in enumerate(holders):
@@ -175,6 +178,10 @@ class Objects:
                     self.place(_attribute(holder, key), f"{label}.{key}", True)
         for key in sorted(set(set_names) - chosen - absent):
             self.place(_attribute(owner, key), f"{label}.{key}", False)
+
+    def names_of(self, holder: Any, name: str, before: Any = _NOW) -> None:
+        """Note which attributes a class, or an object with this `__dict__`, has."""
+        self.place(Contents(holder, "names"), f"which attributes {name} has", True, before)
 
     def instance(self, instance: Any, name: str, attributes: dict[str, Any] | None) -> Known:
         """Note an object whose attributes are noted when they are looked up."""
@@ -197,7 +204,7 @@ class Objects:
         dicts = {id(vars(owner)) for owner, _ in self._owners if id(owner) in ended and not isinstance(owner, type)}
         dicts |= {id(known.attributes) for key, known in self.instances.items() if key in ended}
         dicts |= {id(vars(module)) for module, _ in self.modules if id(module) in ended}
-        for key in [key for key, read in self.reads.items() if isinstance(read.place, Item) and id(read.place.owner) in dicts]:
+        for key in [key for key, read in self.reads.items() if id(read.place.owner) in dicts]:
             del self.reads[key]
         for noted in (self.seen, self.instances, self.containers, self.module_dicts):
             for each in ended & noted.keys():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ class Passed:
         self._values: dict[int | str, set[Any]] = {}
         self._values_within: dict[int, set[Any]] = {}
         self._objects: dict[tuple[int, type], set[int]] = {}
+        self._owners: dict[type, set[int]] = {}  # of the places within objects that were arguments: themselves, and their `__dict__`s
 
     def add(self, place: Place, name: str) -> bool:
         """Take the values of a place from now on. Returns False if they are taken already."""
@@ -103,11 +104,15 @@ class Passed:
     def _forget(self) -> None:
         self.numbered.clear()
         self.nested = False
-        kept = [
-            (place, name)
-            for place, name in zip(self.places, self.names, strict=True)
-            if not any(is_number(leaf) and not self.follows(leaf) for leaf in flatten_values(place.get(), self.opened)[0])
-        ]
+        self._keep(lambda place: all(self.follows(leaf) or not is_number(leaf) for leaf in flatten_values(place.get(), self.opened)[0]))
+
+    def _leave_to_arguments(self, owners: set[int]) -> None:
+        """Do not take the values of places within such objects: they are arguments."""
+        self._keep(lambda place: id(place.owner) not in owners)
+
+    def _keep(self, wanted: Callable[[Place], bool]) -> None:
+        """Take the values of only these places from now on."""
+        kept = [(place, name) for place, name in zip(self.places, self.names, strict=True) if wanted(place)]
         self.places, self.names = [place for place, _ in kept], [name for _, name in kept]
         self.keys = {place.key for place in self.places}
 
@@ -131,8 +136,11 @@ class Passed:
             if can_be_opened(leaf):
                 met = self._objects.setdefault((index, type(leaf)), set())
                 met.add(id(leaf))
+                owners = self._owners.setdefault(type(leaf), set())
+                owners |= {id(leaf), id(instance_dict(leaf))}
                 if len(met) > (1 if is_dataclass(leaf) or isinstance(leaf, Mapping) else _MOST_OWNERS):
                     self.opened.add(type(leaf))
+                    self._leave_to_arguments(owners)
                     changed = True
         return changed
 

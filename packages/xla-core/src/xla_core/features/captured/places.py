@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import struct
 import types
 import zlib
@@ -269,6 +270,15 @@ def _array_bytes(array: np.ndarray[Any, Any]) -> Any:
     return array.dtype.str, array.shape, array.tobytes()
 
 
+def _cache(cached: Any) -> Any:
+    """The keys and results that a cached function keeps, in the order of their addresses; counts, if there are too many."""
+    if cached.cache_info().currsize > MOST_ITEMS:
+        return cached.cache_info()[1:]  # without the hits
+    kept = gc.get_referents(cached)
+    kept += [result for each in kept if type(each) is dict for result in each.values()]  # a cache without a bound has them in a dict
+    return tuple(sorted(kept, key=id))
+
+
 _READ: dict[str, Any] = {
     "keys": _items,
     "members": _members,
@@ -282,7 +292,8 @@ _READ: dict[str, Any] = {
     "flag": lambda event: event.is_set(),
     "objects": lambda array: tuple(array.flat),
     "target": lambda reference: None if reference() is None else id(reference()),
-    "cache": lambda cached: cached.cache_info()[1:],  # without the hits
+    "cache": _cache,
+    "names": lambda holder: tuple(vars(holder) if isinstance(holder, type) else holder),
     "definition": lambda function: (function.__code__, function.__defaults__, tuple((function.__kwdefaults__ or {}).items())),
     "class": type,
     "mapping": lambda proxy: tuple(proxy.items()),

@@ -33,6 +33,8 @@ from xla_core.features.captured.user_code import classes_of_user, is_class_of_us
 _GROWING = frozenset(
     {"append", "extend", "insert", "add", "update", "appendleft", "setdefault", "pop", "popleft", "clear", "remove", "discard"}
 )
+_WHOLE = frozenset({"__dict__", "__getstate__", "__reduce__", "__reduce_ex__"})
+"""Who looks up one of these may read all attributes: `vars`, `copy`, `pickle`."""
 _BUILTINS = vars(builtins)
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
 _BACKWARD = backward_entry.__code__
@@ -193,7 +195,7 @@ class Reads:
 
     def looked_up(self, instance: Any, name: str) -> None:
         """An attribute is looked up, of an object of a watched class."""
-        if name.startswith("__") and name != "__dict__":
+        if name.startswith("__") and name not in _WHOLE:
             return
         by_module = sys._getframe(2).f_code.co_filename == _MODULE_FILE
         if by_module and name != "forward":
@@ -217,8 +219,12 @@ class Reads:
         if isinstance(instance, Optimizer) and name in OF_OPTIMIZERS:
             return
         self.objects.assuming = assumed
-        for each in list(known.attributes or ()) if name == "__dict__" else (name,):
-            self._attribute(instance, known, each)
+        if name not in _WHOLE:
+            self._attribute(instance, known, name)
+        elif known.attributes is not None:
+            self.objects.names_of(known.attributes, known.name, tuple(known.before))
+            for each in list(known.attributes):
+                self._attribute(instance, known, each)
         self.objects.assuming = None
 
     def _forget(self, key: int, assumed: Assumed) -> None:

@@ -242,3 +242,13 @@ def _put_true_numbers(container: Any) -> None:
         for index, item in enumerate(container):
             if isinstance(item, Number):
                 container[index] = item.true
+
+
+class NumberRefused(Exception):
+    """A call ended by an error, maybe since C wants a whole number of Python's own, and got one that is followed. names: of numbers."""
+
+    def __init__(self, error: TypeError, recording: CallRecording | None, names: list[str]) -> None:
+        super().__init__()
+        self.error = error
+        self.recording = recording
+        self.names = names
