@@ -103,8 +103,13 @@ def work(kind: str, path: str, value: int, stop: int) -> None:
     say(pid=os.getpid())
     while True:
         stopper.count = 0
-        save(kind, Path(path), value)
-        say(saved=stopper.count, value=value)
+        try:
+            save(kind, Path(path), value)
+        except BlockingIOError:
+            if stop != -2:
+                raise  # else another manager was just removing this step
+        else:
+            say(saved=stopper.count, value=value)
         value += 1
         if stop != -2:
             return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import copy
-import functools
+import queue
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +18,8 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 from xla_core.base.errors import CapturedStepChanged, CaptureError
 
-
-@functools.lru_cache
-def kept() -> list[Tensor]:
-    """Where nobody looks."""
-    return []
+KEPT: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
+"""Where captured functions do not look."""
 
 
 def reads(x: Tensor) -> Tensor:
@@ -40,7 +38,7 @@ def syncs(x: Tensor) -> Tensor:
 
 def keeps(x: Tensor) -> Tensor:
     y = x * 3
-    kept().append(y)
+    KEPT.put(y)
     return y + 1
 
 
@@ -164,21 +162,16 @@ def test_numbers_that_cannot_be_followed() -> None:
 
 def test_verification_finds_what_guards_cannot_see() -> None:
     state = {"factor": 2.0}
-
-    @functools.lru_cache
-    def hidden() -> dict[str, float]:
-        return {"factor": 2.0}
+    hidden = array.array("d", [2.0])
 
     def scaled(x: Tensor) -> Tensor:
-        return x * hidden()["factor"] + state["factor"]
-
-    hidden()
+        return x * hidden[0] + state["factor"]
 
     captured = torch_xla.compile(scaled, capture=True, verify_every=5)
     x = torch.ones(3).to("xla")
     for _ in range(4):
         captured(x)
-    hidden()["factor"] = 3.0
+    hidden[0] = 3.0
     said = r"call 7 does something else .* aten.mul.Tensor at .* was 2.0 in call 2 and 3.0 in call 7.* of calls 3 to 6 may be wrong"
     with pytest.raises(CapturedStepChanged, match=said):
         for _ in range(4):

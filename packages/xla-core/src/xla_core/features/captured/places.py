@@ -279,6 +279,11 @@ def _cache(cached: Any) -> Any:
     return tuple(sorted(kept, key=id))
 
 
+def _names(holder: Any) -> tuple[str, ...]:
+    """Of a class or a `__dict__`; without the method by which lookups are watched."""
+    return tuple(name for name in (vars(holder) if isinstance(holder, type) else holder) if name != "__getattribute__")
+
+
 _READ: dict[str, Any] = {
     "keys": _items,
     "members": _members,
@@ -293,7 +298,7 @@ _READ: dict[str, Any] = {
     "objects": lambda array: tuple(array.flat),
     "target": lambda reference: None if reference() is None else id(reference()),
     "cache": _cache,
-    "names": lambda holder: tuple(vars(holder) if isinstance(holder, type) else holder),
+    "names": _names,
     "definition": lambda function: (function.__code__, function.__defaults__, tuple((function.__kwdefaults__ or {}).items())),
     "class": type,
     "mapping": lambda proxy: tuple(proxy.items()),
