@@ -10,6 +10,7 @@ __path__ = pkgutil.extend_path(__path__, __name__)
 
 from xla_core.activation import activate as _activate
 from xla_core.api.backend import register as _register_backend
+from xla_core.api.compile_only import compile_only
 from xla_core.api.devices import device, device_count, devices
 from xla_core.api.devices import xla_real_devices as real_devices
 from xla_core.api.launching import launch as launch
@@ -23,6 +24,7 @@ __version__ = "2.10.0"  # the API level; the packages have versions of their own
 
 __all__ = [
     "compile",
+    "compile_only",
     "device",
     "device_count",
     "devices",

@@ -18,7 +18,7 @@ from xla_core.engine.compile import disk, limits
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.compiler import Executable, jitted
 from xla_core.engine.compile.host_integers import HostIntegers
-from xla_core.engine.compile.planned_program import PlannedProgram, lowered
+from xla_core.engine.compile.planned_program import PlannedProgram, lowered, results_of
 from xla_core.engine.compile.reference import can_evaluate, reference
 from xla_core.engine.compile.request import Request
 from xla_core.engine.compile.verify import verify
@@ -91,7 +91,8 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
     if not placement.target.attached:
         function = partial(jitted, graph, constants, placement, name=name, checked=checked)
         _, compiled = _compile(site, graph, inputs, layout, function, entered)
-        executable: Executable = PlannedProgram(compiled, HostIntegers(graph, constants, platform))
+        program.results = results_of(compiled)
+        executable: Executable = PlannedProgram(program.results, HostIntegers(graph, constants, platform))
         disk.store(program.graph_hash, graph, compiled, entered, placement)  # for the processes that have the devices
         _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
     elif config.REFERENCE.get() and can_evaluate(placement):
@@ -103,6 +104,10 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
             loaded, compiled = _compile(site, graph, inputs, layout, make, entered)
             disk.store(program.graph_hash, graph, compiled, entered, placement)
             _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
+        else:
+            compiled = loaded
+        if placement.is_mesh:
+            program.results = results_of(compiled)
         executable = loaded
     if layout.outside is not None:
         executable = layout.outside(executable)

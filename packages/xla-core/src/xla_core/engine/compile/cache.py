@@ -14,6 +14,7 @@ from xla_core.engine.compile.compiler import Executable
 from xla_core.engine.compile.emit import Constants
 from xla_core.engine.compile.words import FloatForm
 from xla_core.engine.graph.graph import Graph, Inputs, NumberPlace
+from xla_core.engine.placement.planned import PlannedBuffer
 
 
 def _bits(numbers: list[float]) -> bytes:
@@ -49,6 +50,7 @@ class Program:
     built: Constants = Constants((), ())
     float_form: FloatForm = FloatForm.DOUBLE
     changed: Graph | None = None
+    results: list[PlannedBuffer] | None = None
     graph_hash: str = ""
     described: dict[str, Any] = field(default_factory=dict)
     last_use: int = 0

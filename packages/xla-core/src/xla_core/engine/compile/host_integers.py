@@ -51,7 +51,9 @@ class HostIntegers:
             return list(results)
         leaves = self._graph.parts.leaves
         known = [_elements(buffer, aval) for buffer, aval in zip(arguments, leaves, strict=False)]
-        pattern = tuple([None if elements is None else buffer.exact for buffer, elements in zip(arguments, known, strict=False)])
+        pattern = tuple(
+            [None if elements is None else getattr(buffer, "exact", True) for buffer, elements in zip(arguments, known, strict=False)]
+        )
         function = self._functions.get(pattern)
         if function is None:
             function = self._functions[pattern] = _Function(None)
@@ -122,5 +124,9 @@ def _is_small(aval: Aval | None) -> bool:
 
 def _elements(buffer: Any, aval: Aval) -> np.ndarray[Any, Any] | None:
     """The known elements of a buffer; None for those that nobody knows, and those that are padded."""
-    known = buffer.known if isinstance(buffer, PlannedBuffer) else None
-    return known if known is not None and known.shape == aval.shape and not aval.manual else None
+    if aval.manual or not aval.integral or buffer.shape != aval.shape:
+        return None
+    if isinstance(buffer, PlannedBuffer):
+        return buffer.known
+    # Within torch_xla.compile_only, a buffer that was there before.
+    return np.asarray(buffer) if aval.nbytes <= MOST_KNOWN and buffer.is_fully_addressable else None

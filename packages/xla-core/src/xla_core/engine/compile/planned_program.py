@@ -1,8 +1,8 @@
-"""A program compiled for devices that are not there: it gives buffers without memory, at once."""
+"""A program that is compiled and does not run: it gives buffers without memory, at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,21 +12,22 @@ from xla_core.engine.placement.planned import PlannedBuffer
 
 
 class PlannedProgram:
-    """Stands for an executable. compiled: what jax made of it, with the compiler's figures and the optimized text.
+    """Stands for an executable. results: like those that it gives; integers: computes those of them that the host can know."""
 
-    integers: what computes those of its results that the host can know.
-    """
-
-    def __init__(self, compiled: jax.stages.Compiled, integers: HostIntegers | None = None) -> None:
-        self.compiled, self._integers = compiled, integers
-        shardings = jax.tree.leaves(compiled.output_shardings)
-        outs = zip(jax.tree.leaves(compiled.out_info), shardings, strict=True)
-        self._results = [PlannedBuffer(tuple(out.shape), out.dtype, sharding) for out, sharding in outs]
+    def __init__(self, results: Sequence[PlannedBuffer], integers: HostIntegers | None = None) -> None:
+        self._results, self._integers = results, integers
 
     def __call__(self, *arguments: Any) -> list[PlannedBuffer]:
         """New buffers of the results' shapes, dtypes and shardings."""
         results = [result.copy() for result in self._results]
         return results if self._integers is None else self._integers.added(results, arguments)
+
+
+def results_of(compiled: jax.stages.Compiled) -> list[PlannedBuffer]:
+    """Buffers like the results of a compiled program."""
+    shardings = jax.tree.leaves(compiled.output_shardings)
+    outs = zip(jax.tree.leaves(compiled.out_info), shardings, strict=True)
+    return [PlannedBuffer(tuple(out.shape), out.dtype, sharding) for out, sharding in outs]
 
 
 def lowered(function: Any, arguments: list[Any]) -> Any:
@@ -37,5 +38,5 @@ def lowered(function: Any, arguments: list[Any]) -> Any:
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """The results of a `jax.jit` function over buffers, a flat list; over planned ones, of a target, it is compiled and does not run."""
     if any(isinstance(argument, PlannedBuffer) for argument in arguments):
-        return PlannedProgram(lowered(function, list(arguments)).compile())(*arguments)
+        return PlannedProgram(results_of(lowered(function, list(arguments)).compile()))(*arguments)
     return function(*arguments)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -270,6 +271,8 @@ def enter_spmd(order: Sequence[int] | None = None) -> Mesh:
         running = _client
         if running is None:
             raise ExecutionError("the client does not run: it starts in SPMD mode by itself")
+        if _placed[running.recorders[0]].target is not running.target:
+            raise ExecutionError("torch_xla.compile_only() has begun: enter SPMD mode before it")
         if not running.placements[0].is_mesh:
             metrics.counter_add("VirtualDeviceUsage")
         devices = placing.devices_of_job(running.devices)
@@ -278,6 +281,17 @@ def enter_spmd(order: Sequence[int] | None = None) -> Mesh:
         _placed[running.recorders[0]] = mesh
         _client = replace(running, recorders=running.recorders[:1], placements=(mesh,))
     return mesh
+
+
+@contextmanager
+def without_data(target: Target) -> Iterator[dict[Recorder, Placement]]:
+    """Within the block, the devices of this process take no data, as those of `target`, which has the same. Gives their true placements."""
+    placements = {recorder: _placed[recorder] for recorder in client().recorders}
+    _placed.update({recorder: replace(placement, target=target) for recorder, placement in placements.items()})
+    try:
+        yield placements
+    finally:
+        _placed.update(placements)
 
 
 def physical_device_count() -> int:

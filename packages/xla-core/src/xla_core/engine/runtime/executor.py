@@ -40,6 +40,22 @@ def watch_graphs(watcher: GraphWatcher) -> Callable[[], None]:
     return lambda: _watchers.remove(watcher)
 
 
+Launcher = Callable[..., list[jax.Array]]
+_launcher: Launcher | None = None
+
+
+def is_replaced() -> bool:
+    """Whether something is called instead of `launch`."""
+    return _launcher is not None
+
+
+def launch_by(launcher: Launcher | None) -> Launcher | None:
+    """Let `launcher` be called instead of `launch`, with its arguments (None: `launch` itself again). Returns the one that was."""
+    global _launcher
+    previous, _launcher = _launcher, launcher
+    return previous
+
+
 _last_token: dict[Recorder, jax.Array] = {}
 
 # The programs of one graph by the rest of their keys, as long as the cache in memory has them.
@@ -101,17 +117,14 @@ def launch(
     line: str | None = None,
 ) -> list[jax.Array]:
     """Run the program of `graph`, compiled first if necessary. Calls `keep` with its results, and returns them. Raises as `execute`."""
+    if _launcher is not None:
+        return _launcher(recorder, placement, program, graph, inputs, keep, cause, line)
     # Locked to the end of the call: the numbers of another thread may turn constants of this program into inputs.
     # 64 bits for the call, too: jax.jit compiles separately with and without them.
     with program.lock, jax.enable_x64(True):
         executable = program.executable if program.matches(inputs) else None
         if executable is None:
-            seal.check_program(program, graph, inputs, line or user_line())
-            program.adapt(inputs)
-            programs().learn(program, graph)
-            changed = passed(graph)
-            program.changed = None if changed is graph else changed
-            program.float_form = float_form(changed, placement.context.platform)
+            prepare(program, placement, graph, inputs, line)
         # A pass keeps leaves and results in their order (engine/compile/passes.py): inputs and values fit either graph.
         graph = program.changed or graph
         floats, ints = program.numbers(inputs)
@@ -135,6 +148,16 @@ def launch(
         faults.expect(recorder, token, graph, program.built, placement)
     _measure(recorder, program, token, begin, placement.is_mesh, cause, line)
     return results
+
+
+def prepare(program: Program, placement: Placement, graph: Graph, inputs: Inputs, line: str | None) -> None:
+    """Decide which numbers are inputs of a program that is about to be compiled, and what graph it is compiled from."""
+    seal.check_program(program, graph, inputs, line or user_line())
+    program.adapt(inputs)
+    programs().learn(program, graph)
+    changed = passed(graph)
+    program.changed = None if changed is graph else changed
+    program.float_form = float_form(changed, placement.context.platform)
 
 
 def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:

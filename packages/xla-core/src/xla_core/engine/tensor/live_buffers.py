@@ -35,7 +35,7 @@ def live_tensors() -> list[XLATensor]:
 
 def live_buffers() -> list[LiveBuffer]:
     """The buffers of all live computed values, the largest first. As slow as `live_tensors`."""
-    kinds = {Value, *_with_subclasses(torch.Tensor)}
+    kinds = {Value, *with_subclasses(torch.Tensor)}
     things = [thing for thing in gc.get_objects() if type(thing) in kinds]  # of half a million objects: no more work for each
     holders: dict[int, list[torch.Tensor]] = {}
     hidden: set[int] = set()  # behind parameters, which are listed instead
@@ -57,9 +57,9 @@ def live_buffers() -> list[LiveBuffer]:
     return sorted(buffers.values(), key=lambda buffer: -buffer.array.nbytes)
 
 
-def _with_subclasses(cls: type) -> Iterator[type]:
+def with_subclasses(cls: type) -> Iterator[type]:
     """A class and all its subclasses."""
     yield cls
     subclasses: list[type] = type.__subclasses__(cls)
     for below in subclasses:
-        yield from _with_subclasses(below)
+        yield from with_subclasses(below)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -10,15 +11,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from xla_core.base.errors import CaptureError
 from xla_core.base.private_torch import has_dispatch_modes, has_function_transforms, in_forward_mode
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.runtime import client, sync
 from xla_core.engine.runtime.source_location import asking_line
-from xla_core.engine.tensor.plain import tensor_behind
-from xla_core.engine.tensor.tensor import view_of
 from xla_core.engine.tracing.numbers import Integer
 from xla_core.features.captured import following
 from xla_core.features.captured.arguments import Arguments, Form, arguments_of, form_of
@@ -32,7 +30,7 @@ from xla_core.features.captured.passed import Passed
 from xla_core.features.captured.promotion import promote
 from xla_core.features.captured.reads import Reads
 from xla_core.features.captured.recorded import Recorded
-from xla_core.features.captured.recording import CallRecording, NumberRefused, true_number
+from xla_core.features.captured.recording import CallRecording, NumberRefused, true_number, without_graph
 from xla_core.features.captured.reports import Policy, Reports
 from xla_core.features.captured.tape import Tape, current_tape
 from xla_core.features.captured.variants import MOST_STATES, Program, Variant, Variants
@@ -83,6 +81,7 @@ class CapturedFunction:
         self._calls = 0  # so far, recorded or captured
         self._disturbances = 0  # recorded calls in a row in which other threads used the device
         self._patient = True  # such threads wait for the end of a recorded call
+        _functions.add(self)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function. Raises CaptureError if it cannot be captured, or behaves differently from its captured program."""
@@ -140,6 +139,11 @@ class CapturedFunction:
     def name(self) -> str:
         """The function's name, for messages."""
         return self._policy.name
+
+    def forget(self) -> None:
+        """Forget what was captured: calls are recorded again."""
+        self._variants.start_again()
+        self._constants, self._latest = Constants(), None
 
     def _launched(self, call: _Call, due: bool) -> tuple[Program | None, Any]:
         """Launch a program that fits, unless the call is due to be verified. Returns the program that fits, and the result."""
@@ -336,7 +340,7 @@ class CapturedFunction:
             reads.end()
         if recording is None:
             return outcome, None, recorded
-        plain = true_number if recorded is None or recording.has_graph else partial(_without_graph, tape)
+        plain = true_number if recorded is None or recording.has_graph else partial(without_graph, tape)
         return recording.cleaned(outcome, plain), recording, recorded
 
     def _without_integers(self, call: _Call, refusal: NumberRefused) -> Any:
@@ -368,13 +372,13 @@ class CapturedFunction:
             variant.given_up = self._reports.refuse(problem)
 
 
-def _without_graph(tape: Tape, leaf: Any) -> Any:
-    """What a captured call gives instead of a traced number, or of a tensor whose graph the call has gone backward through."""
-    leaf = true_number(leaf)
-    if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad or not tape.was_made(leaf):
-        return leaf
-    shown = tensor_behind(leaf)
-    return leaf if shown is None else view_of(shown._storage, shown._view)
+_functions: weakref.WeakSet[CapturedFunction] = weakref.WeakSet()
+
+
+def forget_all() -> None:
+    """Forget what all functions have captured: it was recorded where nothing ran."""
+    for captured in list(_functions):
+        captured.forget()
 
 
 _BEHIND = "_xla_captured_function"

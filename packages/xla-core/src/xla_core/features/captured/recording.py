@@ -12,6 +12,7 @@ import torch
 from xla_core.engine.graph import rng
 from xla_core.engine.tensor.plain import ours, tensor_behind
 from xla_core.engine.tensor.storage import Storage
+from xla_core.engine.tensor.tensor import view_of
 from xla_core.engine.tracing.numbers import Number, Symbol
 from xla_core.engine.tracing.origins import Constant
 from xla_core.features.captured.arguments import Arguments, modes
@@ -252,3 +253,12 @@ class NumberRefused(Exception):
         self.error = error
         self.recording = recording
         self.names = names
+
+
+def without_graph(tape: Tape, leaf: Any) -> Any:
+    """What a captured call gives instead of a traced number, or of a tensor whose graph the call has gone backward through."""
+    leaf = true_number(leaf)
+    if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad or not tape.was_made(leaf):
+        return leaf
+    shown = tensor_behind(leaf)
+    return leaf if shown is None else view_of(shown._storage, shown._view)

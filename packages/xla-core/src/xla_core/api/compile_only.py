@@ -1,0 +1,128 @@
+"""`torch_xla.compile_only`: compile what a block records, and run none of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from xla_core.api import targets
+from xla_core.base.budgets import budget
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.runtime import client, executor, sync
+from xla_core.engine.runtime.source_location import in_region
+from xla_core.engine.tensor.rollback import Rollback
+
+if TYPE_CHECKING:
+    from xla_core.engine.runtime.ahead import Ahead, Progress
+
+
+class CompileOnly:
+    """What a block of `torch_xla.compile_only` has compiled."""
+
+    def __init__(self, ahead: Ahead) -> None:
+        self._ahead = ahead
+
+    @property
+    def programs(self) -> int:
+        """How many programs were compiled, or loaded from disk, so far; all of them once the block has ended."""
+        return self._ahead.compiled
+
+
+@budget(compiles=None)
+@contextmanager
+def compile_only(target: str | None = None) -> Iterator[CompileOnly]:
+    """Within the block, what is recorded is compiled, in threads, and nothing runs: a warm-up takes as long as the compiler does.
+
+    What is compiled is found later in memory, and by other processes on disk (`XLA_PERSISTENT_CACHE_PATH`). Devices take no data: values
+    read are NaN, and small integers as if all else were 0. At the end the data of tensors, gradients, the state of optimizers and random
+    states are as they were before the block. What it changes in Python's own objects stays changed, and tensors that it makes have no
+    data. On a terminal a bar shows how far it is, where rich is installed.
+
+    target: compile for devices that this machine has not, as `torch_xla.target`; None: for those of this process. The block holds for the
+    whole process: no other thread may run programs meanwhile.
+
+    Raises at its end what compiling has raised, such as LoweringError, with a note of how many others failed. RuntimeError inside of a
+    function or block of `torch_xla.compile` and inside of another such block; UnknownDeviceError as `torch_xla.target`.
+    """
+    # Loaded when it is asked for: `import torch_xla` compiles nothing.
+    from xla_core.engine.runtime.ahead import Ahead
+
+    if in_region():
+        raise RuntimeError("torch_xla.compile_only() inside of torch_xla.compile: begin it outside, and call the function within")
+    if executor.is_replaced():
+        raise RuntimeError("torch_xla.compile_only() inside of another one: the outer one compiles all that is recorded")
+    with ExitStack() as stack:
+        if target is not None:
+            stack.enter_context(targets.target(target))
+        recorders = client.client().recorders
+        seeds = [recorder.seed for recorder in recorders]
+        for recorder in recorders:
+            sync.step(recorder)
+        stack.callback(_put_back(recorders, seeds))
+        devices = client.client().target
+        planned = replace(devices, name=f"compile_only ({devices.name})", attached=False)
+        ahead = Ahead(stack.enter_context(client.without_data(planned)), stack.enter_context(_progress()))
+        stack.callback(executor.launch_by, executor.launch_by(ahead.launch))
+        try:
+            yield CompileOnly(ahead)
+            for recorder in recorders:
+                sync.step(recorder)
+        except BaseException:
+            ahead.give_up()
+            raise
+        ahead.finish()
+
+
+def _put_back(recorders: Sequence[Recorder], seeds: Sequence[int]) -> Callable[[], None]:
+    """A function that puts back data and optimizers as they are now, and random states; it forgets what was captured meanwhile."""
+    rollback = Rollback()
+
+    def put_back() -> None:
+        for recorder, seed in zip(recorders, seeds, strict=True):
+            with recorder.lock:
+                sync.retire(recorder)
+                recorder.seed = seed
+        rollback.undo()
+        captured = sys.modules.get("xla_core.features.captured.function")
+        if captured is not None:
+            captured.forget_all()
+
+    return put_back
+
+
+class _Bar:
+    """A bar on the terminal. added, done: counted so far."""
+
+    def __init__(self, update: Callable[[int, int], None]) -> None:
+        self._update, self._added, self._done = update, 0, 0
+
+    def added(self) -> None:
+        """There is another program."""
+        self._added += 1
+        self._update(self._done, self._added)
+
+    def done(self) -> None:
+        """One more is compiled."""
+        self._done += 1
+        self._update(self._done, self._added)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar on the terminal; None elsewhere, and without rich."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+    except ImportError:
+        yield None
+        return
+    columns = ("compiling", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("compiling", total=None)
+        yield _Bar(lambda done, added: shown.update(task, completed=done, total=added))
