@@ -14,11 +14,11 @@ import forked_python
 import pytest
 import torch
 
-PROGRAM = Path(__file__).parent / "programs" / "several.py"
+PROGRAMS = Path(__file__).parent / "programs"
 Reports = list[dict[str, Any]]
 
 
-def _run(folder: Path, processes: int) -> Reports:
+def _run(folder: Path, processes: int, program: str = "several", *args: str) -> Reports:
     """What each process reported of a job with eight devices."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -28,7 +28,7 @@ def _run(folder: Path, processes: int) -> Reports:
         shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     jobs = [
         forked_python.Popen(
-            [sys.executable, str(PROGRAM), str(folder / "report")],
+            [sys.executable, str(PROGRAMS / f"{program}.py"), str(folder / "report"), *args],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -94,3 +94,14 @@ def test_training_is_that_of_the_cpu(one: dict[str, Any]) -> None:
 def test_meshes_that_do_not_divide_evenly_or_have_another_order(one: dict[str, Any], two: Reports) -> None:
     for report in (one, *two):
         assert report["any mesh"] == {"far": [0.0, 0.0, 0.0], "inside": True, "shape": [2, 3]}
+
+
+def test_compiled_ahead_one_process_compiles_and_the_other_loads(tmp_path: Path) -> None:
+    """Also where the compiler chooses the shardings of results, so that each program is made before the next is recorded."""
+    alone = _run(tmp_path, 1, "compile_only", str(tmp_path / "alone"))[0]
+    first, second = _run(tmp_path, 2, "compile_only", str(tmp_path / "cache"))
+    for report in (alone, first, second):
+        assert report["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+        assert report["all"] == report["ahead"], "nothing is compiled behind the block, nor loaded"
+    compiled = alone["ahead"][0]
+    assert compiled > 0 and first["ahead"] == [compiled, 0] and second["ahead"] == [0, compiled]

@@ -8,27 +8,31 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xla_core.api import targets
+from xla_core.api import job, plugins, targets
+from xla_core.api.step_closures import device_context
 from xla_core.base.budgets import budget
+from xla_core.base.installation import DISTRIBUTED
 from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.placement.target import Target
 from xla_core.engine.runtime import client, executor, sync
 from xla_core.engine.runtime.source_location import in_region
 from xla_core.engine.tensor.rollback import Rollback
 
 if TYPE_CHECKING:
-    from xla_core.engine.runtime.ahead import Ahead, Progress
+    from xla_core.engine.compile.ranks import Ranks
+    from xla_core.engine.runtime.compile_threads import CompileThreads, Progress
 
 
 class CompileOnly:
     """What a block of `torch_xla.compile_only` has compiled."""
 
-    def __init__(self, ahead: Ahead) -> None:
-        self._ahead = ahead
+    def __init__(self, threads: CompileThreads) -> None:
+        self._threads = threads
 
     @property
     def programs(self) -> int:
         """How many programs were compiled, or loaded from disk, so far; all of them once the block has ended."""
-        return self._ahead.compiled
+        return self._threads.compiled
 
 
 @budget(compiles=None)
@@ -44,11 +48,17 @@ def compile_only(target: str | None = None) -> Iterator[CompileOnly]:
     target: compile for devices that this machine has not, as `torch_xla.target`; None: for those of this process. The block holds for the
     whole process: no other thread may run programs meanwhile.
 
+    In a job of several processes all enter the block, and compile together: with `XLA_PERSISTENT_CACHE_PATH` at a folder that all see, the
+    first process that needs a program compiles it, and the others load it.
+
     Raises at its end what compiling has raised, such as LoweringError, with a note of how many others failed. RuntimeError inside of a
-    function or block of `torch_xla.compile` and inside of another such block; UnknownDeviceError as `torch_xla.target`.
+    function or block of `torch_xla.compile`, inside of another such block, and for replicas that are threads of one process;
+    ExecutionError, in all processes of a job, if their settings differ, or programs with collectives; UnknownDeviceError as
+    `torch_xla.target`.
     """
     # Loaded when it is asked for: `import torch_xla` compiles nothing.
     from xla_core.engine.runtime.ahead import Ahead
+    from xla_core.engine.runtime.compile_threads import CompileThreads
 
     if in_region():
         raise RuntimeError("torch_xla.compile_only() inside of torch_xla.compile: begin it outside, and call the function within")
@@ -64,21 +74,41 @@ def compile_only(target: str | None = None) -> Iterator[CompileOnly]:
         stack.callback(_put_back(recorders, seeds))
         devices = client.client().target
         planned = replace(devices, name=f"compile_only ({devices.name})", attached=False)
-        ahead = Ahead(stack.enter_context(client.without_data(planned)), stack.enter_context(_progress()))
+        ranks = _ranks(devices)
+        placements = stack.enter_context(client.without_data(planned))
+        threads = CompileThreads(stack.enter_context(_progress()))
+        ahead = Ahead(placements, threads, ranks)
         stack.callback(executor.launch_by, executor.launch_by(ahead.launch))
         try:
-            yield CompileOnly(ahead)
+            yield CompileOnly(threads)
             for recorder in recorders:
                 sync.step(recorder)
+            ahead.finish()
         except BaseException:
-            ahead.give_up()
+            threads.give_up()
             raise
-        ahead.finish()
+
+
+def _ranks(devices: Target) -> Ranks | None:
+    """This process among those of its job; None if it is alone, or plans for other devices. Raises RuntimeError for threads."""
+    from xla_core.engine.compile.ranks import Ranks
+
+    if not devices.attached:
+        return None
+    if job.process_count() == 1:
+        if job.world_size() > 1:
+            raise RuntimeError("torch_xla.compile_only() among replicas that are threads of one process: start a process for each device")
+        return None
+    several = plugins.collectives()
+    if several is None:
+        raise plugins.missing("torch_xla.compile_only, in a job of several processes,", DISTRIBUTED)
+    return Ranks(job.process_index(), devices, several.exchange)
 
 
 def _put_back(recorders: Sequence[Recorder], seeds: Sequence[int]) -> Callable[[], None]:
     """A function that puts back data and optimizers as they are now, and random states; it forgets what was captured meanwhile."""
     rollback = Rollback()
+    contexts = [context for recorder in recorders if (context := device_context(recorder.device)).all_reduce_token is None]
 
     def put_back() -> None:
         for recorder, seed in zip(recorders, seeds, strict=True):
@@ -86,6 +116,8 @@ def _put_back(recorders: Sequence[Recorder], seeds: Sequence[int]) -> Callable[[
                 sync.retire(recorder)
                 recorder.seed = seed
         rollback.undo()
+        for context in contexts:
+            context.all_reduce_token = None  # the first collective makes one
         captured = sys.modules.get("xla_core.features.captured.function")
         if captured is not None:
             captured.forget_all()

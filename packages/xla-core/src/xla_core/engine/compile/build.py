@@ -72,6 +72,13 @@ def build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments:
         return _build(site, graph, inputs, program, arguments, request, name)
 
 
+def hash_of(site: Site, graph: Graph, inputs: Inputs, program: Program) -> str:
+    """The hash of a program that is about to be made, the same in all processes that would make it."""
+    placement = site.placement
+    settings = (precision.of(placement.context.platform), config.CHECKS.get(), *placement.texts(inputs.buffers))
+    return graph_hash(graph, program.constants, *settings)
+
+
 def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
     start, begin = time.time(), time.perf_counter_ns()
     check_conversions()
@@ -83,7 +90,7 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
     if platform in LIMITS:
         limits.check(graph, platform)
     constants = program.constants
-    program.graph_hash = graph_hash(graph, constants, precision.of(platform), checked, *placement.texts(inputs.buffers))
+    program.graph_hash = hash_of(site, graph, inputs, program)
     program.described = _described(site, graph, program)
     layout = placement.layout(graph, [buffer.sharding for buffer in inputs.buffers])
     # In the form in which they enter the program; the caller passes `arguments` as they are.

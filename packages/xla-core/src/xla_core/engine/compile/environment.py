@@ -34,17 +34,21 @@ def environment(target: Target) -> dict[str, str]:
     }
 
 
-_LONGEST_SHOWN = 40
+_LONGEST_SHOWN = 60
 
 
-def differences(there: dict[str, str], here: dict[str, str]) -> list[str]:
-    """What differs, in words: `jaxlib is 0.10.1 there and 0.10.2 here`. there: of the process that compiled."""
+def differences(first: dict[str, str], second: dict[str, str], in_first: str = "there", in_second: str = "here") -> list[str]:
+    """What differs, in words: `jaxlib is 0.10.1 there and 0.10.2 here`."""
     said = []
-    for name, ours in here.items():
-        theirs = there.get(name, "")
-        if theirs != ours:
-            short = max(len(theirs), len(ours)) <= _LONGEST_SHOWN
-            said.append(f"{name} is {theirs or 'unset'} there and {ours or 'unset'} here" if short else f"{name} is another")
+    for name, after in second.items():
+        before = first.get(name, "")
+        if before == after:
+            continue
+        if max(len(before), len(after)) > _LONGEST_SHOWN:  # flags: those that differ
+            words, more = before.split(), after.split()
+            before, after = " ".join(word for word in words if word not in more), " ".join(word for word in more if word not in words)
+        short = max(len(before), len(after)) <= _LONGEST_SHOWN and (before or after)
+        said.append(f"{name} is {before or 'unset'} {in_first} and {after or 'unset'} {in_second}" if short else f"{name} is another")
     return said
 
 
