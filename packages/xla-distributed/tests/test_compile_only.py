@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 from torch import nn
@@ -55,3 +58,14 @@ def test_what_differs_is_an_error_on_all(start: Callable[..., Any], tmp_path: Pa
     reports = start("compile_only", 2, tmp_path / "cache", way).reports()
     assert reports[0] == reports[1]
     assert re.search(said, reports[0]["error"]), reports[0]
+
+
+def test_replicas_are_not_started_within_a_block() -> None:
+    code = """
+import torch_xla, torch_xla.distributed.xla_multiprocessing as xmp
+with torch_xla.compile_only():
+    xmp.spawn(print, nprocs=None)
+"""
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2"}
+    done = forked_python.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240)
+    assert "2 processes would run their programs" in done.stderr and "enter that block in the function that they call" in done.stderr

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "compare": "Show several runs in one table, beside the first one.",
     "watch": "Show a running job.",
     "plan": "Compile SCRIPT with ARGS for devices that are not here, and say what it needs there.",
+    "warm": "Compile what SCRIPT with ARGS records, in threads, and run none of it.",
     "graph": "Print or draw a program.",
     "trace": "Write the last steps of a run as a trace for Perfetto.",
     "operators": "Show the device time of each operator in a profile.",

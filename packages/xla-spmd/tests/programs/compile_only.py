@@ -1,4 +1,4 @@
-"""Training steps over eight devices, compiled ahead: reports how many programs were compiled and loaded, there and behind. usage: FILE CACHE"""
+"""Training steps over eight devices, compiled ahead: how many programs were compiled and loaded, then and later. usage: FILE CACHE"""
 
 from __future__ import annotations
 

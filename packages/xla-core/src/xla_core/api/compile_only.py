@@ -35,6 +35,11 @@ class CompileOnly:
         return self._threads.compiled
 
 
+def compiles_only() -> bool:
+    """Whether this process is within a block of `compile_only`."""
+    return executor.is_replaced()
+
+
 @budget(compiles=None)
 @contextmanager
 def compile_only(target: str | None = None) -> Iterator[CompileOnly]:
@@ -62,7 +67,7 @@ def compile_only(target: str | None = None) -> Iterator[CompileOnly]:
 
     if in_region():
         raise RuntimeError("torch_xla.compile_only() inside of torch_xla.compile: begin it outside, and call the function within")
-    if executor.is_replaced():
+    if compiles_only():
         raise RuntimeError("torch_xla.compile_only() inside of another one: the outer one compiles all that is recorded")
     with ExitStack() as stack:
         if target is not None:

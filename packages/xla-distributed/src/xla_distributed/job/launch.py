@@ -20,7 +20,7 @@ from xla_core.abi.declarations import budget
 from xla_core.abi.job import is_spmd
 from xla_core.abi.process import device_kind
 from xla_core.abi.settings import LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, RANK, WORLD_SIZE
-from xla_core.abi.targets import as_replica, planned_devices
+from xla_core.abi.targets import as_replica, compiles_only, planned_devices
 from xla_distributed import settings
 from xla_distributed.errors import JobError
 from xla_distributed.job import bootstrap, cluster, connection, hardware
@@ -134,6 +134,11 @@ def replica_count(nprocs: int | None = None) -> int:
 
 def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = False, start_method: str = "spawn") -> ReplicaProcesses:
     """Start `fn(index, *args)` in `size` processes, one of them too. Raises RuntimeError if this process holds what they would need."""
+    if compiles_only():
+        raise RuntimeError(
+            f"{size} processes would run their programs, although this one is within torch_xla.compile_only(): enter that block in the "
+            "function that they call"
+        )
     if process_abi.started() and (start_method == "fork" or device_kind() != "CPU"):
         raise RuntimeError(
             "this process has already used its xla devices, which replicas could not use then: touch them in the spawned function only"

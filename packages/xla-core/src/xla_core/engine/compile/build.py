@@ -99,7 +99,7 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
         function = partial(jitted, graph, constants, placement, name=name, checked=checked)
         _, compiled = _compile(site, graph, inputs, layout, function, entered)
         program.results = results_of(compiled)
-        executable: Executable = PlannedProgram(program.results, HostIntegers(graph, constants, platform))
+        executable: Executable = PlannedProgram(program.results, HostIntegers(graph, constants, platform), compiled)
         disk.store(program.graph_hash, graph, compiled, entered, placement)  # for the processes that have the devices
         _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
     elif config.REFERENCE.get() and can_evaluate(placement):

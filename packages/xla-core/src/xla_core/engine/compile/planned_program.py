@@ -12,10 +12,15 @@ from xla_core.engine.placement.planned import PlannedBuffer
 
 
 class PlannedProgram:
-    """Stands for an executable. results: like those that it gives; integers: computes those of them that the host can know."""
+    """Stands for an executable. results: like those that it gives; integers: computes those of them that the host can know.
 
-    def __init__(self, results: Sequence[PlannedBuffer], integers: HostIntegers | None = None) -> None:
-        self._results, self._integers = results, integers
+    compiled: what jax made of it, with the compiler's figures and the optimized text, if it is compiled for devices that are not there.
+    """
+
+    def __init__(
+        self, results: Sequence[PlannedBuffer], integers: HostIntegers | None = None, compiled: jax.stages.Compiled | None = None
+    ) -> None:
+        self._results, self._integers, self.compiled = results, integers, compiled
 
     def __call__(self, *arguments: Any) -> list[PlannedBuffer]:
         """New buffers of the results' shapes, dtypes and shardings."""
