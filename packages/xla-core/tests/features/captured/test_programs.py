@@ -24,7 +24,7 @@ import torch_xla
 from xla_core.base.errors import CaptureError
 
 for path in sorted((Path(__file__).parent / "programs").glob("*.py")):
-    spec = importlib.util.spec_from_file_location(f"programs_of_captured_steps.{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"programs_of_captured_steps_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
