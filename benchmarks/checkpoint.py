@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 from steps import names_of
 
 GOAL = 0.9
@@ -234,7 +234,7 @@ def main(target: Path | None, megabytes: int, rounds: int, folder: str | None, c
         click.echo(json.dumps(turn(case, on, Path(place), nbytes)))
         return
     chosen = names_of(tuple(CASES), cases, "--cases")
-    rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
+    rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
     nbytes, rounds = (4 << 20, 1) if quick else (megabytes << 20, rounds)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         prepare(Path(made), nbytes)

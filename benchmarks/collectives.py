@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collectives_replica import Case, Milliseconds, Training, replica
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 from torch_xla._internal.pjrt import run_multiprocess
 
 LARGEST = "64 MB"
@@ -151,7 +151,7 @@ def show(rows: list[Row], scaling: list[Row], console: Console) -> None:
 @click.option("--rounds", type=click.IntRange(1), help="Jobs of fresh processes for each number of replicas.")
 @click.option("--quick", is_flag=True, help="Tiny sizes: does it run at all?")
 def main(target: Path | None, rounds: int | None, quick: bool) -> None:
-    rerun_with({"PJRT_DEVICE": "CPU", **PASSIVE})
+    rerun_with({"PJRT_DEVICE": "CPU", **STEADY})
     sizes = QUICK if quick else FULL
     found = measure(sizes, rounds or sizes.rounds)
     rows, scaling = collective_rows(found, sizes), scaling_rows(found, sizes)

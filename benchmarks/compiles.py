@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import models_jax
 import models_torch
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 from steps import Workload, build, sentences
 
 GOAL = 1.3
@@ -163,7 +163,7 @@ def main(target: Path | None, rounds: int, quick: bool, worked: str | None) -> N
     if worked is not None:
         worker(worked, quick)
         return
-    rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
+    rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
     row = layers(1 if quick else rounds, quick)
     loop_rows = list(itertools.islice(loops(), 2 if quick else None))
     show(row, loop_rows, wide_console())

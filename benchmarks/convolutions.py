@@ -16,7 +16,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 
 GOAL = 1.5
 PASSES = ("forward", "to the input", "to the weight")
@@ -128,7 +128,7 @@ def measure(kind: Kind, dtype: torch.dtype, budget_s: float) -> list[Row]:
 @click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)
 @click.option("--budget", type=click.FloatRange(0.0), default=0.5, show_default=True, help="Seconds for each pass.")
 def main(target: Path | None, only: str | None, dtype: str, budget: float) -> None:
-    rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
+    rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
     table = Table(title=f"Convolutions, {dtype}, goal ≤ {GOAL} × torch", title_justify="left")
     for heading in ("convolution", "pass", "ms", "torch, ms", "× torch", ""):
         table.add_column(heading, justify="left" if heading in ("convolution", "pass", "") else "right")

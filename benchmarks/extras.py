@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 from steps import build, names_of, turn, workloads
 
 GOAL = 1.02
@@ -105,7 +105,7 @@ def main(extra: str, target: Path | None, models: str | None, rounds: int, budge
         work(worked, quick)
         return
     chosen = names_of(MODELS, models, "--models")
-    rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
+    rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
     rows = [measure(extra, model, quick, 2 if quick else rounds, 0.1 if quick else budget) for model in chosen]
     show(extra, rows, wide_console())
     if target is not None:

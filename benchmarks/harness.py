@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Without it torch's idle threads spin, and everything measured beside them is several times too slow."""
+STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "XLA_TIERED_COMPILATION": "0"}
+"""Without the first torch's idle threads spin, and everything measured beside them is several times too slow; without the second programs
+compile in the background while others are measured."""
 
 Row = dict[str, str | int | float | bool | None]
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import nn
 
 import torch_xla
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 from steps import names_of
 from xla_core.abi.metrics import counter
 
@@ -144,7 +144,7 @@ def main(target: Path | None, loops: str | None, turns: int, quick: bool, worked
         work(worked, sync, turns)
         return
     chosen = names_of(tuple(LOOPS), loops, "--loops")
-    rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
+    rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
     rows = [measure(name, 100 if quick else turns) for name in chosen]
     show(rows, wide_console())
     if target is not None:

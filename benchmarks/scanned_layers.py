@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 
 COMPILE_GOAL = 1.2
 RUN_GOAL = 1.05
@@ -111,7 +111,7 @@ def main(target: Path | None, rounds: int, quick: bool, worked: str | None) -> N
         kind, *numbers = worked.split()
         worker(kind, *map(int, numbers))
         return
-    rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
+    rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
     found = rows(1 if quick else rounds, quick)
     console = wide_console()
     for heading in ("layers", "what"):

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import models_spmd
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 from models_spmd import AXES, Size
 from steps import Contender, check, names_of, ratio, turn
 
@@ -111,7 +111,7 @@ def show(rows: list[Row], console: Console) -> None:
 @click.option("--quick", is_flag=True, help="Tiny sizes: does it run at all?")
 def main(target: Path | None, parallelism: str | None, rounds: int, budget: float, quick: bool) -> None:
     chosen = names_of(tuple(MESHES), parallelism, "--parallelism")
-    rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(DEVICES)})
+    rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(DEVICES)})
     import torch_xla
     import torch_xla.runtime as xr
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import models_jax
 import models_torch
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 
 CHECKED_STEPS = 3
 VERIFIED_STEPS = 20
@@ -327,7 +327,7 @@ def main(
     chosen = names_of(tuple(chosen_from), models, "--models")
     if device == "cuda" and not torch.cuda.is_available():
         raise click.UsageError("--device cuda: this torch sees no CUDA device")
-    rerun_with({**PASSIVE, **on_cpu, "PJRT_DEVICE": device.upper()})
+    rerun_with({**STEADY, **on_cpu, "PJRT_DEVICE": device.upper()})
     torch.set_float32_matmul_precision("high" if device == "cuda" else "highest")
     rows: list[Row] = []
     for name in chosen:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, rerun_with, wide_console, write_results
 
 SHAPE = (8, 8)
 HOST = torch.device("cpu")
@@ -404,7 +404,7 @@ def show(rows: list[Row], console: Console) -> None:
 @click.option("--repeats", type=click.IntRange(1), help="Rounds over all cases.")
 @click.option("--quick", is_flag=True, help="Tiny sizes: does it run at all?")
 def main(target: Path | None, repeats: int | None, quick: bool) -> None:
-    rerun_with({"PJRT_DEVICE": "CPU", **os.environ, **PASSIVE})
+    rerun_with({"PJRT_DEVICE": "CPU", **os.environ, **STEADY})
     sizes = QUICK if quick else FULL
     best = measure(build_cases(sizes), repeats or sizes.repeats)
     rows = rows_of(best, sizes, import_seconds(1 if quick else 5))

@@ -264,3 +264,10 @@ def test_checkpoints_are_timed_beside_others(case: str, tmp_path: Path) -> None:
     assert rows["xla_serialization"]["met"] == (rows["xla_serialization"]["vs_safetensors"] >= 0.9)
     done = run_script("render.py", str(tmp_path / "results.json"))
     assert done.returncode == 0 and f"| {case} | xla_serialization |" in done.stdout
+
+
+@pytest.mark.long
+def test_warm_ups_compile_the_same(tmp_path: Path) -> None:
+    rows = [row for row in results("warm_up.py", tmp_path / "warm_up.json")["rows"] if "by" in row]
+    assert [(row["task"], row["by"]) for row in rows] == [(task, by) for task in ("prefill", "training") for by in ("compile_only", "run")]
+    assert all(row["compiled later"] == 0 and row["programs"] == rows[0]["programs"] for row in rows)

@@ -21,7 +21,7 @@ from case import Entry
 
 HEADINGS = ("model", "library", "outputs", "gradients", "fallbacks", "late compiles", "xla, ms", "eager, ms", "inductor, ms", "× eager", "")
 PAGE_HEADINGS = ("model", "library", "what", *HEADINGS[2:])
-QUIET = {**harness.PASSIVE, "PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+QUIET = {**harness.STEADY, "PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
 
 
 def verdict(entry: Entry, row: dict[str, Any]) -> tuple[str, str]:

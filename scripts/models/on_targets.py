@@ -57,7 +57,7 @@ def main(names: tuple[str, ...], targets: tuple[str, ...], into: Path | None, pa
     console, rows = harness.wide_console(), []
     for entry in entries.chosen(names, (*entries.ENTRIES, *large_models.LARGE)):
         for name in targets:
-            environment = {**harness.PASSIVE, "JAX_PLATFORMS": "cpu", "XLA_TARGET": name, "HF_HUB_OFFLINE": "1"}
+            environment = {**harness.STEADY, "JAX_PLATFORMS": "cpu", "XLA_TARGET": name, "HF_HUB_OFFLINE": "1"}
             row = {"needs": NEEDS_DATA[entry.name]} if entry.name in NEEDS_DATA else None
             rows.append((entry, name, row or children.row_of("target_worker.py", entry.name, [], environment, limit)))
             console.print(f"{entry.name} for {name}: {' · '.join(cells(rows[-1][2]))}", style="dim")

@@ -203,6 +203,11 @@ LIBTPU_INIT_ARGS = text(
 COMPILATION_CACHE_SIZE = integer("XLA_COMPILATION_CACHE_SIZE", 2048, "Compiled programs kept in memory.", minimum=1)
 PERSISTENT_CACHE_PATH = text("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset.")
 PERSISTENT_CACHE_READ_ONLY = flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
+TIERED_COMPILATION = flag(
+    "XLA_TIERED_COMPILATION",
+    True,
+    "Compile programs for the CPU quickly first, and those that are used again once more, in the background; not with a cache on disk.",
+)
 
 SEAL = Setting(
     "XLA_SEAL",

@@ -21,6 +21,7 @@ from xla_core.engine.compile.host_integers import HostIntegers
 from xla_core.engine.compile.planned_program import PlannedProgram, lowered, results_of
 from xla_core.engine.compile.reference import can_evaluate, reference
 from xla_core.engine.compile.request import Request
+from xla_core.engine.compile.tiers import QuickProgram, has_tiers
 from xla_core.engine.compile.verify import verify
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.text import graph_hash
@@ -60,16 +61,18 @@ class Site:
     placement: Placement
 
 
-def build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
+def build(
+    site: Site, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str, *, quickly: bool = False
+) -> Executable:
     """Make the executable of a program, and store it there. name: of the program in profiles. For a target that is not attached, it gives
-    planned buffers and runs nothing.
+    planned buffers and runs nothing. quickly: where programs have tiers, the one that is ready soonest, until it is used again.
 
     Raises LoweringError for a lowering that fails, or if the compiler does.
     """
     with ExitStack() as scopes:
         for scope in _build_scopes:
             scopes.enter_context(scope(graph))
-        return _build(site, graph, inputs, program, arguments, request, name)
+        return _build(site, graph, inputs, program, arguments, request, name, quickly)
 
 
 def hash_of(site: Site, graph: Graph, inputs: Inputs, program: Program) -> str:
@@ -79,7 +82,9 @@ def hash_of(site: Site, graph: Graph, inputs: Inputs, program: Program) -> str:
     return graph_hash(graph, program.constants, *settings)
 
 
-def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
+def _build(
+    site: Site, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str, quickly: bool
+) -> Executable:
     start, begin = time.time(), time.perf_counter_ns()
     check_conversions()
     checked = config.CHECKS.get()
@@ -108,7 +113,8 @@ def _build(site: Site, graph: Graph, inputs: Inputs, program: Program, arguments
         loaded = disk.load(program.graph_hash, graph, entered, placement)
         if loaded is None:
             make = partial(jitted, graph, constants, placement, name=name, checked=checked)
-            loaded, compiled = _compile(site, graph, inputs, layout, make, entered)
+            finish = partial(QuickProgram, program, line=request.line) if quickly and has_tiers(placement) else None
+            loaded, compiled = _compile(site, graph, inputs, layout, make, entered, finish)
             disk.store(program.graph_hash, graph, compiled, entered, placement)
             _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
         else:
@@ -149,9 +155,16 @@ def _announce(graph: Graph, inputs: Inputs, program: Program, request: Request, 
 
 
 def _compile(
-    site: Site, graph: Graph, inputs: Inputs, layout: Layout, make: Callable[[Layout], Any], arguments: list[Any]
+    site: Site,
+    graph: Graph,
+    inputs: Inputs,
+    layout: Layout,
+    make: Callable[[Layout], Any],
+    arguments: list[Any],
+    quick: Callable[[Any], QuickProgram] | None = None,
 ) -> tuple[Executable, Any]:
-    """Trace and compile the function that `make` makes for a layout; returns the function to call, and the compiled program.
+    """Trace and compile the function that `make` makes for a layout; returns the function to call, and the compiled program. quick: makes
+    a program of two tiers of what jax has lowered.
 
     Raises LoweringError for a lowering that fails, or if the compiler does.
     """
@@ -165,6 +178,8 @@ def _compile(
         raise LoweringError(f"a program of {len(graph.parts.operations)} operations cannot run on {_where(site)}: {error}") from error
     try:
         try:
+            if quick is not None:
+                return quick(stage), None
             compiled = stage.compile()
         except ValueError:
             if not site.placement.is_mesh:

@@ -134,7 +134,10 @@ def launch(
             from xla_core.engine.compile.build import Site, build
 
             site = Site(str(recorder.device), placement)
-            executable = build(site, graph, inputs, program, arguments, Request(region_name(), cause, line), asking_name())
+            request = Request(region_name(), cause, line)
+            # A captured program, and those that become one, run often.
+            quickly = recorder.tape is None and cause is not Cause.CAPTURED
+            executable = build(site, graph, inputs, program, arguments, request, asking_name(), quickly=quickly)
         else:
             metrics.counter_add("CachedCompile")
         begin = time.perf_counter_ns()

@@ -1,0 +1,136 @@
+"""Two tiers of programs on the CPU: each compiles first as it is ready soonest, and when it is used again as it runs fastest.
+
+Compiled without XLA's fusion emitters and at LLVM's level 0, a program is ready in a quarter to a half of the time, and takes up to
+three times as long to run: many programs run once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import time
+import warnings
+import weakref
+from typing import Any
+
+from xla_core.base import config, metrics
+from xla_core.base.metrics import Unit
+from xla_core.engine.compile import disk
+from xla_core.engine.compile.cache import Program
+from xla_core.engine.compile.compiler import Executable
+from xla_core.engine.compile.options import quick_options
+from xla_core.engine.placement.placement import Placement
+
+_USES = 2
+"""At this use of a program the better one begins to compile."""
+
+
+def has_tiers(placement: Placement) -> bool:
+    """Whether programs of a placement compile quickly first. What is kept on disk, and what other processes run too, compiles once."""
+    alone = len(placement.devices) == 1 and not placement.is_mesh and placement.target.attached
+    return alone and placement.device.platform == "cpu" and config.TIERED_COMPILATION.get() and disk.active() is None
+
+
+class QuickProgram:
+    """Stands for an executable, which is the quick one until the better one is there."""
+
+    def __init__(self, program: Program, stage: Any, line: str | None) -> None:
+        """stage: the program as jax lowered it. line: of the user's, for the warning that the better one does not compile."""
+        self._program = weakref.ref(program)
+        self._stage = stage
+        self._line = line
+        self._uses = 0
+        self._problem: str | None = None
+        self._best: Executable | None = None
+        self._executable: Executable = stage.compile(compiler_options=quick_options())
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the program. Under its lock."""
+        best = self._best
+        if best is not None:
+            self._best, self._executable = None, best
+            program = self._program()
+            if program is not None and program.executable is self:
+                program.executable = best
+        elif self._uses < _USES:
+            self._uses += 1
+            if self._uses == _USES:
+                _compiler.add(self)
+        elif self._problem is not None:
+            problem, self._problem = self._problem, None
+            warnings.warn(problem, RuntimeWarning, stacklevel=2)
+        return self._executable(*arguments)
+
+    def compile_best(self) -> None:
+        """Compile the better one; it counts from the next use on."""
+        begin = time.perf_counter_ns()
+        try:
+            self._best = self._stage.compile()
+        except Exception as error:  # said at the next use, which the quick one serves, too
+            where = "" if self._line is None else f" of {self._line}"
+            self._problem = f"a program{where} could not be compiled as it runs fastest, and runs as it was compiled first: {error}"
+        self._stage = None
+        metrics.counter_add("BackgroundCompile")
+        metrics.metric_add("BackgroundCompileTime", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+
+
+class _Compiler:
+    """Compiles in a thread that ends with the process, behind the program at which it is."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[weakref.ref[QuickProgram] | None] = queue.SimpleQueue()
+        self._idle = threading.Condition()
+        self._added = self._done = 0
+        self._thread: threading.Thread | None = None
+        self._ends = False
+
+    def add(self, program: QuickProgram) -> None:
+        """Compile the better one of a program, if it is still there then."""
+        with self._idle:
+            self._added += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="xla_core background compiler", daemon=True)
+                self._thread.start()
+                atexit.register(self._end)
+        self._waiting.put(weakref.ref(program))
+
+    def wait(self) -> None:
+        """Wait until all is compiled that was added."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._done == self._added)
+
+    def _work(self) -> None:
+        while (reference := self._waiting.get()) is not None:
+            program = None if self._ends else reference()
+            if program is not None:
+                program.compile_best()
+            del program
+            with self._idle:
+                self._done += 1
+                self._idle.notify_all()
+
+    def _end(self) -> None:
+        # A thread within the compiler must not meet the end of the process.
+        self._ends = True
+        self._waiting.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+
+_compiler = _Compiler()
+
+
+def _start_again() -> None:
+    """In the child of a fork, which has none of the threads."""
+    global _compiler
+    _compiler = _Compiler()
+
+
+os.register_at_fork(after_in_child=_start_again)
+
+
+def wait_for_background() -> None:
+    """Wait until the programs that were used again are compiled; the next use of each runs the better one."""
+    _compiler.wait()

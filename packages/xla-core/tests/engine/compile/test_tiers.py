@@ -1,0 +1,212 @@
+"""A program compiles quickly first, and better in the background once it is used again; what it computes does not depend on that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import torch_xla
+from xla_core.base import metrics
+from xla_core.engine.compile.cache import Program
+from xla_core.engine.compile.tiers import QuickProgram, wait_for_background
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def settled() -> Iterator[None]:
+    """Nothing of other tests is in the background."""
+    wait_for_background()
+    yield
+    wait_for_background()
+
+
+def in_background() -> int:
+    wait_for_background()
+    return metrics.counter("BackgroundCompile")
+
+
+def used(x: Tensor) -> Tensor:
+    result = x.sinh().softmax(-1)
+    torch_xla.sync()
+    return result
+
+
+def test_from_its_second_use_on_a_program_compiles_in_the_background() -> None:
+    x = torch.randn(3, 41)
+    on_device, before, compiled = x.to("xla"), in_background(), metrics.counter("UncachedCompile")
+    seen = []
+    for _ in range(4):
+        torch.testing.assert_close(used(on_device).cpu(), x.sinh().softmax(-1))
+        seen.append(in_background() - before)
+    assert seen == [0, 1, 1, 1] and metrics.counter("UncachedCompile") == compiled + 1
+    metric = metrics.metric("BackgroundCompileTime")
+    assert metric is not None and metric.accumulator > 0
+
+
+@settings(max_examples=10)
+@given(st.lists(st.booleans(), min_size=4, max_size=8), st.sampled_from(["sgd", "adam"]))
+def test_steps_train_as_on_the_cpu_whenever_the_better_program_comes(waits: list[bool], kind: str) -> None:
+    """Donation, too: either program takes over the buffers of the weights."""
+    losses = []
+    for device in ("cpu", "xla"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 7 + len(waits)), nn.Tanh(), nn.Linear(7 + len(waits), 1)).to(device)
+        make = torch.optim.SGD if kind == "sgd" else torch.optim.Adam
+        optimizer = make(model.parameters(), lr=0.05)
+        x, seen = torch.linspace(-1, 1, 20).reshape(4, 5).to(device), []
+        for wait in waits:
+            optimizer.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+            seen.append(loss.item())
+            if wait:
+                wait_for_background()
+        losses.append(seen)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_threads_that_use_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 43)
+    on_device, expected, wrong = x.to("xla"), x.sinh().softmax(-1), []
+
+    def work() -> None:
+        for _ in range(20):
+            found = on_device.sinh().softmax(-1).cpu()
+            if not torch.allclose(found, expected, atol=1e-6):
+                wrong.append(found)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("way", ["captured", "setting", "disk", "mesh"])
+def test_what_compiles_once(way: str, run: Run, tmp_path: Any) -> None:
+    code = """
+        import torch, torch_xla
+        from xla_core.base import metrics
+        from xla_core.engine.compile.tiers import wait_for_background
+        if {way!r} == "mesh":
+            import torch_xla.runtime as xr
+            xr.use_spmd()
+        step = lambda x: x.sinh().softmax(-1)
+        if {way!r} == "captured":
+            step = torch_xla.compile(step, capture=True)
+        x = torch.ones(4, 4).to("xla")
+        for _ in range(5):
+            y = step(x)
+            torch_xla.sync()
+        wait_for_background()
+        print(metrics.counter("BackgroundCompile"))
+    """
+    variables = {
+        "setting": {"XLA_TIERED_COMPILATION": "0"},
+        "disk": {"XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache")},
+        "mesh": {"CPU_NUM_DEVICES": "2"},
+    }
+    assert run(code.format(way="recorded")).split()[-1] != "0"
+    assert run(code.format(way=way), **variables.get(way, {})).split()[-1] == "0"
+
+
+def test_what_was_compiled_ahead_is_not_compiled_again() -> None:
+    x, before = torch.randn(3, 47).to("xla"), in_background()
+    with torch_xla.compile_only():
+        used(x)
+    for _ in range(3):
+        used(x)
+    assert in_background() == before
+
+
+class FailsLater:
+    """Like a lowered function that only compiles with options."""
+
+    def compile(self, compiler_options: dict[str, str] | None = None) -> Callable[..., Any]:
+        if compiler_options is None:
+            raise RuntimeError("planted")
+        return jax.jit(jnp.sin)
+
+
+def test_a_failing_background_compile_is_reported_once_and_the_first_program_stays() -> None:
+    program = Program([], [], b"")
+    quick = QuickProgram(program, FailsLater(), "train.py:3")
+    program.executable = quick
+    for _ in range(2):
+        quick(1.0)
+    wait_for_background()
+    with pytest.warns(RuntimeWarning, match=r"a program of train.py:3 could not be compiled as it runs fastest, .*: planted") as said:
+        for _ in range(3):
+            assert float(quick(1.0)) == pytest.approx(0.841471)
+    assert len(said) == 1 and program.executable is quick
+
+
+def test_a_program_that_is_gone_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waits(FailsLater):
+        def compile(self, compiler_options: dict[str, str] | None = None) -> Callable[..., Any]:
+            if compiler_options is None:
+                begun.set()
+                go_on.wait(60)
+            return jax.jit(jnp.sin)
+
+    compiled: list[str] = []
+    monkeypatch.setattr(QuickProgram, "compile_best", _noting(compiled, QuickProgram.compile_best))
+    first, second = (QuickProgram(Program([], [], b""), Waits(), name) for name in ("first", "second"))
+    for quick in (first, second):
+        quick(1.0)
+    first(1.0)
+    assert begun.wait(60)
+    second(1.0)
+    del second, quick
+    go_on.set()
+    wait_for_background()
+    assert compiled == ["first"]
+
+
+def _noting(compiled: list[str], real: Callable[[QuickProgram], None]) -> Callable[[QuickProgram], None]:
+    def compile_best(program: QuickProgram) -> None:
+        compiled.append(program._line or "")
+        real(program)
+
+    return compile_best
+
+
+def test_a_process_ends_while_its_programs_compile(run: Run) -> None:
+    assert run("""
+        import torch, torch_xla
+        x = torch.randn(8, 8).to("xla")
+        for size in range(3, 20):
+            for _ in range(2):
+                y = x
+                for _ in range(size):
+                    y = (y @ x).softmax(-1)
+                torch_xla.sync()
+        print("the end")
+    """).endswith("the end\n")
+
+
+def test_the_child_of_a_fork_has_a_compiler_of_its_own(run: Run) -> None:
+    assert run("""
+        import os
+        from xla_core.engine.compile import tiers
+        before = tiers._compiler
+        child = os.fork()
+        if not child:
+            os._exit(tiers._compiler is before)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """).split() == ["0"]
