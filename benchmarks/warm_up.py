@@ -81,7 +81,7 @@ def rows(rounds: int, quick: bool) -> list[Row]:
             kinds = ("compile_only", "run") if number % 2 == 0 else ("run", "compile_only")
             turns.append({kind: measured(kind, task, quick) for kind in kinds})
         for kind in ("compile_only", "run"):
-            seconds, memory, behind, programs = (statistics.median(column) for column in zip(*[turn[kind] for turn in turns], strict=True))
+            seconds, memory, later, programs = (statistics.median(column) for column in zip(*[turn[kind] for turn in turns], strict=True))
             result.append(
                 {
                     "task": task,
@@ -89,7 +89,7 @@ def rows(rounds: int, quick: bool) -> list[Row]:
                     "programs": int(programs),
                     "seconds": seconds,
                     "memory_MB": memory,
-                    "compiled_behind": int(behind),
+                    "compiled_later": int(later),
                 }
             )
         ratio = statistics.median(turn["compile_only"][0] / turn["run"][0] for turn in turns)
