@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import torch_xla
 from xla_core.base.errors import SealedError
+from xla_core.ops import precision
 
 Run = Callable[..., str]
 
@@ -116,6 +117,29 @@ def under_autocast(model: Model) -> None:
         step(model, batch(4, 13))
 
 
+def print_it(model: Model) -> None:
+    str(batch(4, 13).tan())
+
+
+def in_another_precision(model: Model) -> None:
+    torch_xla.backends.set_mat_mul_precision("default")
+    try:
+        step(model, batch(4, 13))
+    finally:
+        precision.choose(None)
+
+
+def loop_on(model: Model) -> None:
+    x = batch(4, 13)
+    for _ in range(3):
+        x = x.cosh()
+    step(model, x)
+
+
+def in_a_function(model: Model) -> None:
+    torch_xla.compile(lambda x: model(x).sum().log())(batch(4, 13))
+
+
 LEAKS: dict[str, tuple[Callable[[Model], None], str]] = {
     "a smaller last batch": (
         lambda model: step(model, batch(3, 13)),
@@ -133,6 +157,13 @@ LEAKS: dict[str, tuple[Callable[[Model], None], str]] = {
     "another loss": (lambda model: step(model, batch(4, 13), loss=torch.mean), "aten.mean"),
     "another dimension": (lambda model: step(model, batch(1, 4, 13)), "needs a program that is not compiled"),
     "autocast": (under_autocast, "needs a program that is not compiled"),
+    "a print": (print_it, "no program like this one was known"),
+    "a precision": (in_another_precision, "other settings, precision"),
+    "a longer loop": (loop_on, "aten.cosh"),
+    "a compiled function": (in_a_function, "aten.log"),
+    "a slice": (lambda model: step(model, batch(6, 13)[1:5]), "needs a program that is not compiled: .*slice"),
+    "an argument": (lambda model: step(model, batch(4, 13).roll(2, 0)), "aten.roll"),
+    "integers": (lambda model: step(model, batch(4, 13, dtype=torch.int32).float()), "aten._to_copy"),
 }
 
 
