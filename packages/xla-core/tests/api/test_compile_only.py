@@ -40,7 +40,7 @@ class Classifier(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.last = nn.Linear(12, 17), nn.BatchNorm1d(17), nn.Linear(17, 5)
+        self.first, self.norm, self.last = nn.Linear(12, 17, bias=False), nn.BatchNorm1d(17), nn.Linear(17, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(F.dropout(self.norm(self.first(x)).relu(), 0.25, self.training))
@@ -359,6 +359,24 @@ class TestCompiling:
             print(warm.programs, torch.ones(2, device="xla").sum().item())
         """)
         assert text.split()[1] == "2.0" and int(text.split()[0]) > 0
+
+    def test_in_a_process_that_plans(self, interpreter: Run) -> None:
+        """Nothing there has data, before, in and behind the block."""
+        text = interpreter(
+            """
+            import torch, torch_xla
+            model = torch.nn.Linear(7, 3).to("xla")
+            made = []
+            with torch_xla.compile_only() as warm:
+                made.append(model(torch.ones(2, 7, device="xla")))
+                torch_xla.sync()
+            y = model(torch.ones(2, 7, device="xla")) + made[0]
+            torch_xla.sync()
+            print(warm.programs, y.shape)
+            """,
+            XLA_TARGET="cpu:1",
+        )
+        assert text.split(maxsplit=1)[1].strip() == "torch.Size([2, 3])" and int(text.split()[0]) > 0
 
 
 SPMD = """

@@ -16,7 +16,7 @@ from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.placement.target import Target
 from xla_core.engine.runtime import client, executor, sync
 from xla_core.engine.runtime.source_location import in_region
-from xla_core.engine.tensor.rollback import Rollback
+from xla_core.engine.tensor.rollback import Rollback, lose_planned
 
 if TYPE_CHECKING:
     from xla_core.engine.compile.ranks import Ranks
@@ -76,8 +76,8 @@ def compile_only(target: str | None = None) -> Iterator[CompileOnly]:
         seeds = [recorder.seed for recorder in recorders]
         for recorder in recorders:
             sync.step(recorder)
-        stack.callback(_put_back(recorders, seeds))
         devices = client.client().target
+        stack.callback(_put_back(recorders, seeds, devices.attached))
         planned = replace(devices, name=f"compile_only ({devices.name})", attached=False)
         ranks = _ranks(devices)
         placements = stack.enter_context(client.without_data(planned))
@@ -110,7 +110,7 @@ def _ranks(devices: Target) -> Ranks | None:
     return Ranks(job.process_index(), devices, several.exchange)
 
 
-def _put_back(recorders: Sequence[Recorder], seeds: Sequence[int]) -> Callable[[], None]:
+def _put_back(recorders: Sequence[Recorder], seeds: Sequence[int], attached: bool) -> Callable[[], None]:
     """A function that puts back data and optimizers as they are now, and random states; it forgets what was captured meanwhile."""
     rollback = Rollback()
     contexts = [context for recorder in recorders if (context := device_context(recorder.device)).all_reduce_token is None]
@@ -121,6 +121,8 @@ def _put_back(recorders: Sequence[Recorder], seeds: Sequence[int]) -> Callable[[
                 sync.retire(recorder)
                 recorder.seed = seed
         rollback.undo()
+        if attached:
+            lose_planned()
         for context in contexts:
             context.all_reduce_token = None  # the first collective makes one
         captured = sys.modules.get("xla_core.features.captured.function")

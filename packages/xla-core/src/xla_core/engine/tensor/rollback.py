@@ -76,7 +76,7 @@ class Rollback:
         self._states = [_state(optimizer) for optimizer in things if isinstance(optimizer, Optimizer)]
 
     def undo(self) -> None:
-        """Put back what still lives. Whoever uses what has been made since gets an ExecutionError."""
+        """Put back what still lives."""
         values: dict[int, Value] = {}  # storages that had one value share one again
         for reference, kept in self._storages:
             storage = reference()
@@ -87,11 +87,15 @@ class Rollback:
             _show_again(shown)
         for state in self._states:
             _put_back(state)
-        never_run = ExecutionError("it was made within torch_xla.compile_only(), where nothing runs. Make it behind that block")
-        for value in gc.get_objects():
-            if type(value) is Value and hasattr(value, "buffer") and _has_not_run(value):
-                value.buffer = None
-                lose(value, never_run)
+
+
+def lose_planned() -> None:
+    """Let whoever uses a value without data get an ExecutionError: it was made where nothing ran, and now programs run."""
+    never_run = ExecutionError("it was made within torch_xla.compile_only(), where nothing runs. Make it behind that block")
+    for value in gc.get_objects():
+        if type(value) is Value and hasattr(value, "buffer") and _has_not_run(value):
+            value.buffer = None
+            lose(value, never_run)
 
 
 def _has_not_run(value: Value) -> bool:
