@@ -84,6 +84,7 @@ ENVIRONMENT: dict[str, str] = {
     "xla-core/src/xla_core/legacy/utils.py": "helpers by which users read their own variables",
     "xla-debug/src/xla_debug/commands/plan.py": "hands the whole environment on to the program that it plans",
     "xla-debug/src/xla_debug/commands/run.py": "hands the whole environment on to the program that it runs",
+    "xla-debug/src/xla_debug/commands/warm.py": "hands the whole environment on to the program whose steps it compiles",
     "xla-distributed/src/xla_distributed/job/coordinator.py": "hands the whole environment on to the coordinator",
 }
 _OF_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
@@ -117,6 +118,7 @@ LOADERS: dict[str, str] = {
     "xla-core/src/xla_core/base/private_jax.py": "modules of jaxlib",
     "xla-core/src/xla_core/ops/families.py": "each file of a folder",
     "xla-debug/src/xla_debug/cli.py": "the command that was asked for",
+    "xla-debug/src/xla_debug/warm_script.py": "the user's module whose function is to be compiled",
     "xla-distributed/src/xla_distributed/collectives/ops/__init__.py": "each file of the folder",
     "xla-serialization/src/xla_serialization/cli.py": "the command that was asked for",
 }

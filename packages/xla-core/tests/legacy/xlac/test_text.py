@@ -114,7 +114,8 @@ def scaled(tensor: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def test_prefixes_are_in_the_metadata_of_hlo_and_of_programs() -> None:
+def test_prefixes_are_in_the_metadata_of_hlo_and_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_TIERED_COMPILATION", "0")  # the wrapped function is jax's
     tensor = torch.arange(12.0).reshape(3, 4).to("xla")
     assert op_names(tensor + 1) == [] and not xlac._set_xla_custom_op_name_prefix(tensor, "data/", 1)
     turned = scaled(tensor).t()
