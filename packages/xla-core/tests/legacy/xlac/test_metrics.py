@@ -30,6 +30,9 @@ def test_what_dashboards_read_has_samples_after_a_step() -> None:
     result = (tensor * 3).sin()
     torch_xla.sync(wait=True)
     result.cpu()
+    deadline = time.monotonic() + 60
+    while "ExecuteTime" not in xlac._xla_metric_names() and time.monotonic() < deadline:
+        time.sleep(0.001)  # a thread measures it
     assert set(xlac._xla_metric_names()) >= DASHBOARD
     count, total, samples = xlac._xla_metric_data("OutboundData")
     assert (count, total, [value for _, value in samples]) == (1, 4036.0, [4036.0])
