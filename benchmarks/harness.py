@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "XLA_TIERED_COMPILATION": "0"}
 """Without the first torch's idle threads spin, and everything measured beside them is several times too slow; without the second programs
@@ -54,6 +55,19 @@ def processor() -> str:
 def wide_console() -> Console:
     """A console that does not squeeze tables where the output is no terminal."""
     return Console(width=None if sys.stdout.isatty() else 130)
+
+
+def print_tables(title: str, rows: list[Row], headings: tuple[str, ...]) -> None:
+    """A table for each heading, of the rows that have it."""
+    console = wide_console()
+    for heading in headings:
+        chosen = [row for row in rows if heading in row]
+        table = Table(title=title)
+        for name in chosen[0]:
+            table.add_column(name, justify="right")
+        for row in chosen:
+            table.add_row(*[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()])
+        console.print(table)
 
 
 def command() -> str:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import click
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
-from harness import STEADY, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, print_tables, rerun_with, write_results
 
 COMPILE_GOAL = 1.2
 RUN_GOAL = 1.05
@@ -113,15 +112,7 @@ def main(target: Path | None, rounds: int, quick: bool, worked: str | None) -> N
         return
     rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
     found = rows(1 if quick else rounds, quick)
-    console = wide_console()
-    for heading in ("layers", "what"):
-        chosen = [row for row in found if heading in row]
-        table = Table(title="Forward and backward pass of equal transformer layers")
-        for name in chosen[0]:
-            table.add_column(name, justify="right")
-        for row in chosen:
-            table.add_row(*[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()])
-        console.print(table)
+    print_tables("Forward and backward pass of equal transformer layers", found, ("layers", "what"))
     if target is not None:
         write_results(target, "scanned layers", found, rounds=rounds)
 

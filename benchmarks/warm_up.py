@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 import torch
-from rich.table import Table
 
-from harness import STEADY, Row, rerun_with, wide_console, write_results
+from harness import STEADY, Row, print_tables, rerun_with, write_results
 from models_torch import Gpt, GptSize, cross_entropy
 
 GOAL = 0.6
@@ -110,15 +109,7 @@ def main(target: Path | None, rounds: int, quick: bool, worked: tuple[str, str] 
         return
     rerun_with({**STEADY, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
     found = rows(1 if quick else rounds, quick)
-    console = wide_console()
-    for heading in ("by", "what"):
-        chosen = [row for row in found if heading in row]
-        table = Table(title=f"A warm-up of {len(LENGTHS)} lengths")
-        for name in chosen[0]:
-            table.add_column(name, justify="right")
-        for row in chosen:
-            table.add_row(*[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()])
-        console.print(table)
+    print_tables(f"A warm-up of {len(LENGTHS)} lengths", found, ("by", "what"))
     if target is not None:
         write_results(target, "warm-up", found, rounds=rounds)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import pty
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import jax
@@ -318,6 +322,25 @@ class TestCompiling:
                     x = torch.ops.xla_core_compile_only.fails(x)
                 torch_xla.sync()
         assert any("1 more programs could not be compiled" in note for note in raised.value.__notes__)
+
+    def test_a_terminal_shows_a_bar(self) -> None:
+        code = """
+import torch, torch_xla
+with torch_xla.compile_only():
+    for size in (2, 3):
+        y = torch.ones(size, device="xla").sinh()
+        torch_xla.sync()
+"""
+        terminal, other_end = pty.openpty()
+        environment = {**os.environ, "PJRT_DEVICE": "CPU", "TERM": "xterm", "COLUMNS": "80"}
+        with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=other_end) as process:
+            os.close(other_end)
+            shown = b""
+            with suppress(OSError):  # the terminal's end
+                while part := os.read(terminal, 1 << 12):
+                    shown += part
+        os.close(terminal)
+        assert process.returncode == 0 and b"compiling" in shown and b"2/2" in shown, shown
 
     def test_numbers_that_change_are_inputs(self) -> None:
         x = torch.ones(31, device="xla")

@@ -20,7 +20,7 @@ from xla_core.engine.tensor.rollback import Rollback, lose_planned
 
 if TYPE_CHECKING:
     from xla_core.engine.compile.ranks import Ranks
-    from xla_core.engine.runtime.compile_threads import CompileThreads, Progress
+    from xla_core.engine.runtime.compile_threads import CompileThreads
 
 
 class CompileOnly:
@@ -132,26 +132,9 @@ def _put_back(recorders: Sequence[Recorder], seeds: Sequence[int], attached: boo
     return put_back
 
 
-class _Bar:
-    """A bar on the terminal. added, done: counted so far."""
-
-    def __init__(self, update: Callable[[int, int], None]) -> None:
-        self._update, self._added, self._done = update, 0, 0
-
-    def added(self) -> None:
-        """There is another program."""
-        self._added += 1
-        self._update(self._done, self._added)
-
-    def done(self) -> None:
-        """One more is compiled."""
-        self._done += 1
-        self._update(self._done, self._added)
-
-
 @contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A bar on the terminal; None elsewhere, and without rich."""
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """What moves a bar on the terminal, given how many programs are compiled and how many there are; None elsewhere, and without rich."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -164,4 +147,4 @@ def _progress() -> Iterator[Progress | None]:
     columns = ("compiling", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("compiling", total=None)
-        yield _Bar(lambda done, added: shown.update(task, completed=done, total=added))
+        yield lambda compiled, known: shown.update(task, completed=compiled, total=known)

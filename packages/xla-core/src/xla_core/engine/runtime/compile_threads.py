@@ -6,10 +6,10 @@ import heapq
 import itertools
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
@@ -17,16 +17,6 @@ from xla_core.engine.compile.build import Site, build
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.request import Request
 from xla_core.engine.graph.graph import Graph, Inputs
-
-
-class Progress(Protocol):
-    """Shows how many programs are compiled."""
-
-    def added(self) -> None:
-        """There is another program."""
-
-    def done(self) -> None:
-        """One more is compiled."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,9 +40,12 @@ class Job:
 
 
 class CompileThreads:
-    """As many threads as there are processors. Of several jobs for one program only the last one counts."""
+    """As many threads as there are processors. Of several jobs for one program only the last one counts.
 
-    def __init__(self, progress: Progress | None) -> None:
+    progress: is told how many programs are compiled, and how many are known, whenever that changes.
+    """
+
+    def __init__(self, progress: Callable[[int, int], None] | None) -> None:
         self.compiled = 0
         """How many programs were compiled, or loaded from disk, so far."""
         self._progress = progress
@@ -69,16 +62,15 @@ class CompileThreads:
 
     def note(self, job: Job) -> None:
         """Count a job, which replaces an earlier one of its program."""
-        if self._progress is not None and job.program not in self._latest:
-            self._progress.added()
         self._latest[job.program] = job
+        self._tell()
 
     def compile_here(self, job: Job) -> None:
         """Compile in this thread, which holds the program's lock. Raises LoweringError."""
         self._build(job)
         job.take_over()
 
-    def start(self, jobs: Iterable[Job]) -> list[Future[None]]:
+    def start(self, jobs: Sequence[Job]) -> list[Future[None]]:
         """Compile in threads; failures are raised by `finish`."""
         with self._lock:
             for job in jobs:
@@ -121,5 +113,8 @@ class CompileThreads:
         build(job.site, job.graph, job.inputs, job.made, job.arguments, job.request, job.name)
         with self._lock:
             self.compiled += 1
-            if self._progress is not None:
-                self._progress.done()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.compiled, len(self._latest))
