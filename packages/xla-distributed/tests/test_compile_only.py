@@ -51,6 +51,7 @@ def test_without_a_folder_each_compiles_for_itself(start: Callable[..., Any]) ->
             r"process 1 needs another program with collectives at .*compile_only.py:\d+ than .*sinh \(recorded at .*_only.py:\d+\)",
         ),
         ("fewer", r"process 0 needs no program like that with collectives which process 1 needs at .*compile_only.py:\d+"),
+        ("nothing", r"process 0 needs no program like that with collectives which process 1 needs at .*compile_only.py:\d+"),
         ("flag", r"XLA_FLAGS is unset in process 0 and --xla_cpu_enable_fast_math=false in process 1"),
     ],
 )

@@ -102,7 +102,7 @@ class Ahead:
 
     def finish(self) -> None:
         """Wait until all is compiled. Raises the first failure, with a note of how many others there are."""
-        if self._ranks is not None and self._needed and not self._on_mesh():
+        if self._ranks is not None and not self._on_mesh():  # also if it needs nothing: the others ask it
             self._compile_shares(self._ranks)
         self._threads.finish()
 
