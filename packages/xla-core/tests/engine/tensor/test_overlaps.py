@@ -85,3 +85,11 @@ IN_TURN: dict[str, Callable[[Tensor], object]] = {
 @pytest.mark.parametrize("name", IN_TURN)
 def test_a_list_that_has_a_tensor_twice_is_worked_off_in_turn(name: str) -> None:
     assert outcome(IN_TURN[name], "xla", SQUARE) == outcome(IN_TURN[name], "cpu", SQUARE)
+
+
+@pytest.mark.parametrize("name", ["logical_and_", "add_", "lerp_"])
+def test_a_parameter_overlaps_its_views(name: str) -> None:
+    for device in ("cpu", "xla"):
+        parameter = torch.nn.Parameter(torch.arange(4.0).to(device))
+        with torch.no_grad(), pytest.raises(RuntimeError, match="refer to a single memory location"):
+            getattr(parameter.view(1, 4), name)(parameter, *([0.5] if name == "lerp_" else []))

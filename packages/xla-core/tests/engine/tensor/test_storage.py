@@ -133,3 +133,17 @@ def test_parameters_are_found_under_function_modes(mode: Callable[[], Any]) -> N
     torch.testing.assert_close(layer.bias.cpu(), expected.bias)
     expected.weight.data = other
     torch.testing.assert_close(result.cpu(), expected(inputs))
+
+
+@pytest.mark.parametrize("view", [torch.conj, lambda x: x.conj().imag, lambda x: x.conj()[1:]], ids=["conjugate", "negative", "part"])
+def test_set_takes_the_memory_of_a_lazy_view_as_it_is(view: Callable[[Tensor], Tensor]) -> None:
+    results = []
+    for device in ("cpu", "xla"):
+        x = torch.tensor([1 + 2j, 3 - 1j, -2j]).to(device)
+        shown = view(x)
+        y = torch.zeros_like(shown)
+        y.set_(shown)
+        flags = y.is_conj(), y.is_neg()
+        y.mul_(2)
+        results.append((flags, y.tolist(), x.tolist()))
+    assert results[0] == results[1]

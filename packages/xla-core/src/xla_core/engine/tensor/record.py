@@ -21,7 +21,7 @@ from xla_core.engine.runtime.pending_limit import relieve
 from xla_core.engine.tensor import infer
 from xla_core.engine.tensor.encode import Call, encode, recorder_among, remember, two_devices
 from xla_core.engine.tensor.overlaps import check_overlap
-from xla_core.engine.tensor.plain import mixed, ours
+from xla_core.engine.tensor.plain import PLAIN, mixed, ours, tensor_behind
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor, wrap
@@ -112,6 +112,8 @@ def in_place(call: Call) -> Handler:
             target = ours(target)
         storage = target._storage
         for arg in args[1:]:
+            if type(arg) in PLAIN:
+                arg = tensor_behind(arg)
             if type(arg) is XLATensor and arg._storage is storage:
                 check_overlap(call.func, storage, args, kwargs)
                 break

@@ -40,8 +40,12 @@ def check_format(tensor: torch.Tensor, memory_format: torch.memory_format | None
 
 
 def set_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`target.set_(source)`: the target becomes another name of the source's data."""
+    """`target.set_(source)`: the target becomes another name of the data in the source's memory, which a lazy conjugate does not change."""
     source = ours(args[1])
+    if source.is_conj():
+        source = torch.ops.aten._conj.default(source)
+    if source.is_neg():
+        source = torch.ops.aten._neg_view.default(source)
     set_data(ours(args[0]), view_of(source._storage, source._view))
     return args[0]
 
