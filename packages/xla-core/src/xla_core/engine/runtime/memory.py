@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ def _live_bytes(device: jax.Device) -> int:
     live: Callable[[str], list[jax.Array]] = jax.live_arrays
     total = 0
     for array in live(device.platform):
-        if not array.is_deleted():
-            total += sum(shard.data.nbytes for shard in array.addressable_shards if shard.device == device)
+        # Not by the data of its shards: an array keeps them once they are asked for, and they would be counted, too.
+        if not array.is_deleted() and device in array.sharding.addressable_devices:
+            total += math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
     return total
