@@ -10,12 +10,13 @@ import torch
 
 from xla_core.base import metrics
 from xla_core.base.errors import InternalError, internal
-from xla_core.base.private_torch import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from xla_core.base.private_torch import OpOverload, tree_flatten, tree_map, tree_unflatten
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.runtime.source_location import in_optimizer, user_line
 from xla_core.engine.tensor.encode import Call
+from xla_core.engine.tensor.known_shapes import ruled
 from xla_core.engine.tensor.limited import needs_host
 from xla_core.engine.tensor.plain import as_xla
 from xla_core.engine.tensor.refusals import ask_cpu, meta_of, on_cpu, on_meta
@@ -53,7 +54,8 @@ def _signature(
     targets: list[Any] | None,
     outs: frozenset[str],
 ) -> Signature | None:
-    args, kwargs, targets = tree_map(as_xla, (args, kwargs, targets))
+    args, kwargs = tuple(map(_as_xla, args)), {name: _as_xla(arg) for name, arg in kwargs.items()}
+    targets = targets and list(map(_as_xla, targets))
     accepts = call.spec.accepts
     kwargs = {name: value for name, value in kwargs.items() if name not in PLACEMENT}
     if accepts is not None and not accepts(*args, **{name: value for name, value in kwargs.items() if name != "device"}):
@@ -63,10 +65,11 @@ def _signature(
     result = abstract_result(call.functional, call.spec, args, kwargs)
     if result is NotImplemented:
         return None
-    flat, tree = tree_flatten(result)
-    manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in tree_leaves((args, kwargs)))
-    inferred = tuple(result_aval(item, manual) for item in flat)
-    stored, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(result, tree)
+    bare = isinstance(result, torch.Tensor)
+    items = _flat(result) if isinstance(result, (list, tuple)) else [result]
+    manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in _flat([*args, *kwargs.values()]))
+    inferred = tuple([result_aval(item, manual) for item in items])
+    stored, pack = inferred, None if bare else _packer(result)
     if targets is not None:
         stored = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
     return Signature(
@@ -85,6 +88,11 @@ def _signature(
     )
 
 
+def _as_xla(item: Any) -> Any:
+    """`as_xla`, also within lists."""
+    return type(item)(map(_as_xla, item)) if type(item) is list or type(item) is tuple else as_xla(item)
+
+
 def result_aval(item: Any, manual: bool) -> Aval | None:
     if item is None:
         return None
@@ -99,7 +107,7 @@ def _flat(items: Sequence[Any]) -> Iterator[Any]:
         yield from item if isinstance(item, (list, tuple)) else (item,)
 
 
-def _packer(result: Any, tree: TreeSpec) -> Callable[[list[Any]], Any]:
+def _packer(result: Any) -> Callable[[list[Any]], Any]:
     """A function that makes a caller's results, nested like `result`, from values."""
     if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in result):
         return wrap_all  # a list will do for a tuple: torch unpacks either
@@ -115,6 +123,8 @@ def _packer(result: Any, tree: TreeSpec) -> Callable[[list[Any]], Any]:
             return [tensors[part] for part in parts]
 
         return pack_lists
+
+    _, tree = tree_flatten(result)
 
     def pack(values: list[Any]) -> Any:
         return tree_unflatten([None if value is None else wrap(value) for value in values], tree)
@@ -148,12 +158,17 @@ def abstract_result(func: OpOverload, spec: OpSpec, args: tuple[Any, ...], kwarg
 
     NotImplemented if the shape depends on data, of which zeros say nothing.
     """
+    known = ruled(func, args, kwargs)
+    if known is not None and (result := known.results()) is not None:
+        return result
     try:
         result = on_meta(func, args, kwargs, meta_of) if spec.shapes is None else spec.shapes(*tree_map(meta_of, args))
     except Exception:  # whatever it is, the CPU's error is better
         result = on_cpu(func, args, kwargs)
         return NotImplemented if torch.Tag.dynamic_output_shape in func.tags else result
     ask_cpu(func, spec.beyond_cpu, args, kwargs, result)
+    if known is not None:
+        known.learn(result)
     return result
 
 

@@ -1,0 +1,117 @@
+"""A call in new sizes is inferred by rule, and gives the shapes, dtypes and errors that the CPU gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, note
+from hypothesis import strategies as st
+from torch import Tensor
+
+import torch_xla
+from xla_core.engine.tensor import infer
+
+A = torch.ops.aten
+SIZES = st.integers(0, 3) | st.integers(4, 300)
+SHAPES = st.lists(SIZES, min_size=0, max_size=3)
+DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+
+
+def outcome(function: Callable[..., Any], tensors: list[Tensor]) -> Any:
+    """The shapes and dtypes of the results, or the type and text of the error."""
+    try:
+        results = function(*tensors)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        return type(error), str(error).partition("\n")[0]
+    flat = [results] if isinstance(results, Tensor) else results
+    return [None if each is None else (tuple(each.shape), each.dtype) for each in flat]
+
+
+def agree(function: Callable[..., Any], shapes: list[list[int]], dtypes: list[torch.dtype]) -> None:
+    tensors = [torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    note(f"{shapes} {dtypes}")
+    with torch.no_grad():
+        assert outcome(function, [tensor.to("xla") for tensor in tensors]) == outcome(function, tensors)
+
+
+POINTWISE: list[Callable[..., Any]] = [torch.add, torch.mul, torch.div, torch.maximum, torch.atan2, torch.logical_and, torch.eq, torch.pow]
+
+
+@given(st.sampled_from(POINTWISE), SHAPES, SHAPES, DTYPES, DTYPES)
+def test_pointwise_of_two(function: Any, one: list[int], other: list[int], first: torch.dtype, second: torch.dtype) -> None:
+    agree(function, [one, other], [first, second])
+
+
+@given(st.sampled_from([torch.where, torch.lerp, torch.addcmul, torch.clamp]), st.lists(SHAPES, min_size=3, max_size=3), DTYPES)
+def test_pointwise_of_three(function: Any, shapes: list[list[int]], dtype: torch.dtype) -> None:
+    agree(function, shapes, [torch.bool if function is torch.where else dtype, dtype, dtype])
+
+
+FEW = st.sampled_from([1, 2, 5, 130])
+MATRICES = st.lists(FEW, min_size=1, max_size=3)
+
+
+@given(st.sampled_from([torch.mm, torch.matmul, torch.bmm, torch.nn.functional.linear]), MATRICES, MATRICES, DTYPES)
+def test_products(function: Any, one: list[int], other: list[int], dtype: torch.dtype) -> None:
+    agree(function, [one, other], [dtype, dtype])
+
+
+@given(st.sampled_from([torch.addmm, torch.baddbmm, torch.nn.functional.linear]), st.tuples(MATRICES, MATRICES, MATRICES), DTYPES)
+def test_products_with_a_sum(function: Any, shapes: tuple[list[int], ...], dtype: torch.dtype) -> None:
+    agree(function, list(shapes), [dtype, dtype, dtype])
+
+
+@given(st.sampled_from([torch.softmax, torch.log_softmax]), SHAPES, st.integers(-3, 3), DTYPES)
+def test_softmax(function: Any, shape: list[int], dim: int, dtype: torch.dtype) -> None:
+    agree(lambda x: function(x, dim), [shape], [dtype])
+
+
+@given(SHAPES, st.lists(FEW, min_size=1, max_size=2), st.booleans(), DTYPES)
+def test_layer_norm(shape: list[int], normalized: list[int], fits: bool, dtype: torch.dtype) -> None:
+    x = [*shape, *normalized] if fits else shape
+    agree(lambda x, weight: torch.nn.functional.layer_norm(x, normalized, weight), [x, normalized], [dtype, dtype])
+
+
+@given(st.lists(FEW, min_size=2, max_size=2), SHAPES, st.sampled_from([torch.int64, torch.int32, torch.float32]))
+def test_embedding(weight: list[int], indices: list[int], dtype: torch.dtype) -> None:
+    agree(lambda weight, indices: A.embedding(weight, indices), [weight, indices], [torch.float32, dtype])
+
+
+@given(st.lists(st.lists(FEW, min_size=4, max_size=4), min_size=3, max_size=3), st.booleans(), st.booleans())
+def test_attention(shapes: list[list[int]], fits: bool, causal: bool) -> None:
+    if fits:
+        batch, heads, length, depth = shapes[0]
+        shapes = [shapes[0], *[[batch, heads, shapes[1][2], depth]] * 2]
+    agree(lambda *qkv: torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=causal), shapes, [torch.float32] * 3)
+
+
+def _trained(x: Tensor, layers: torch.nn.Module) -> list[tuple[int, ...]]:
+    layers(x).square().sum().backward()
+    return [tuple(parameter.grad.shape) for parameter in layers.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("sizes", [(3, 70, 8), (70, 8), (1, 1, 8), (0, 8)])
+def test_gradients(sizes: tuple[int, ...]) -> None:
+    shapes = []
+    for device in ("cpu", "xla"):
+        layers = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.LayerNorm(6), torch.nn.GELU(), torch.nn.Softmax(-1)).to(device)
+        shapes.append(_trained(torch.ones(sizes).to(device), layers))
+        torch_xla.sync()
+    assert shapes[0] == shapes[1]
+
+
+def test_a_new_size_does_not_ask_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(size: int) -> Tensor:
+        x = torch.ones(size, 7).to("xla")
+        return torch.nn.functional.gelu(x) + x
+
+    def asked(*args: Any) -> Any:
+        raise AssertionError("torch was asked")
+
+    step(11)
+    monkeypatch.setattr(infer, "on_meta", asked)
+    monkeypatch.setattr(infer, "on_cpu", asked)
+    assert tuple(step(13).shape) == (13, 7)
