@@ -9,12 +9,12 @@ import torch
 
 from xla_core.api import job
 from xla_core.base import config
+from xla_core.base.arrays import to_torch
 from xla_core.base.budgets import budget
 from xla_core.engine.placement.planned import PlannedBuffer
 from xla_core.engine.placement.target import Target
 from xla_core.engine.runtime import client
 from xla_core.engine.runtime.topology import Topology
-from xla_core.engine.runtime.transfer import to_torch
 from xla_core.engine.tensor.plain import unwrapped
 from xla_core.engine.tensor.recorded import forget_limited
 from xla_core.engine.tensor.values import value_of

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import torch_xla
 from xla_core.base import metrics
 from xla_core.engine.compile.cache import Program
-from xla_core.engine.compile.tiers import QuickProgram, wait_for_background
+from xla_core.engine.compile.tiers import TieredProgram, quick_program, wait_for_background
 
 Run = Callable[..., str]
 
@@ -143,7 +143,7 @@ class FailsLater:
 
 def test_a_failing_background_compile_is_reported_once_and_the_first_program_stays() -> None:
     program = Program([], [], b"")
-    quick = QuickProgram(program, FailsLater(), "train.py:3")
+    quick = quick_program(program, FailsLater(), "train.py:3")
     program.executable = quick
     for _ in range(2):
         quick(1.0)
@@ -165,8 +165,8 @@ def test_a_program_that_is_gone_is_not_compiled(monkeypatch: pytest.MonkeyPatch)
             return jax.jit(jnp.sin)
 
     compiled: list[str] = []
-    monkeypatch.setattr(QuickProgram, "compile_best", _noting(compiled, QuickProgram.compile_best))
-    first, second = (QuickProgram(Program([], [], b""), Waits(), name) for name in ("first", "second"))
+    monkeypatch.setattr(TieredProgram, "compile_best", _noting(compiled, TieredProgram.compile_best))
+    first, second = (quick_program(Program([], [], b""), Waits(), name) for name in ("first", "second"))
     for quick in (first, second):
         quick(1.0)
     first(1.0)
@@ -178,8 +178,8 @@ def test_a_program_that_is_gone_is_not_compiled(monkeypatch: pytest.MonkeyPatch)
     assert compiled == ["first"]
 
 
-def _noting(compiled: list[str], real: Callable[[QuickProgram], None]) -> Callable[[QuickProgram], None]:
-    def compile_best(program: QuickProgram) -> None:
+def _noting(compiled: list[str], real: Callable[[TieredProgram], None]) -> Callable[[TieredProgram], None]:
+    def compile_best(program: TieredProgram) -> None:
         compiled.append(program._line or "")
         real(program)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+import jax
 
 from xla_core.base import config, metrics
 from xla_core.base.budgets import spent
@@ -17,17 +19,19 @@ from xla_core.base.metrics import Cause, CompileEvent, Unit
 from xla_core.engine.compile import disk, limits
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.compiler import Executable, jitted
+from xla_core.engine.compile.emit import Constants
 from xla_core.engine.compile.host_integers import HostIntegers
 from xla_core.engine.compile.planned_program import PlannedProgram, lowered, results_of
 from xla_core.engine.compile.reference import can_evaluate, reference
 from xla_core.engine.compile.request import Request
-from xla_core.engine.compile.tiers import QuickProgram, has_tiers
+from xla_core.engine.compile.tiers import TieredProgram, evaluated, evaluates_first, has_tiers, quick_program
 from xla_core.engine.compile.verify import verify
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.text import graph_hash
 from xla_core.engine.graph.view import GraphView
 from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement
+from xla_core.engine.placement.planned import planned_like
 from xla_core.ops import precision
 from xla_core.ops.limits import LIMITS
 
@@ -65,7 +69,7 @@ def build(
     site: Site, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str, *, quickly: bool = False
 ) -> Executable:
     """Make the executable of a program, and store it there. name: of the program in profiles. For a target that is not attached, it gives
-    planned buffers and runs nothing. quickly: where programs have tiers, the one that is ready soonest, until it is used again.
+    planned buffers and runs nothing. quickly: what is ready soonest, compiled or not, until the program is used again.
 
     Raises LoweringError for a lowering that fails, or if the compiler does.
     """
@@ -110,18 +114,21 @@ def _build(
     elif config.REFERENCE.get() and can_evaluate(placement):
         executable = reference(graph, constants, placement, layout, checked)
     else:
-        loaded = disk.load(program.graph_hash, graph, entered, placement)
-        if loaded is None:
-            make = partial(jitted, graph, constants, placement, name=name, checked=checked)
-            finish = partial(QuickProgram, program, line=request.line) if quickly and has_tiers(placement) else None
-            loaded, compiled = _compile(site, graph, inputs, layout, make, entered, finish)
-            disk.store(program.graph_hash, graph, compiled, entered, placement)
-            _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
+        make = partial(_loaded_or_compiled, site, graph, name_on_disk=program.graph_hash, layout=layout, name=name, constants=constants)
+        compiled = None
+        if quickly and evaluates_first(placement):
+            # Without the buffers, whose memory would stay taken.
+            described = replace(inputs, buffers=[planned_like(buffer) for buffer in inputs.buffers])
+            rest = arguments[len(inputs.buffers) :]
+            better = partial(_in_background, partial(make, described, arguments=[*described.buffers, *rest], checked=checked))
+            executable = TieredProgram(program, evaluated(graph, constants, placement, layout, checked), better, request.line)
         else:
-            compiled = loaded
+            quick = partial(quick_program, program, line=request.line) if quickly and has_tiers(placement) else None
+            executable, compiled, is_new = make(inputs, arguments=entered, checked=checked, quick=quick)
+            if is_new:
+                _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
         if placement.is_mesh:
             program.results = results_of(compiled)
-        executable = loaded
     if layout.outside is not None:
         executable = layout.outside(executable)
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
@@ -132,6 +139,35 @@ def _build(
     # Last: a build that was interrupted before leaves no executable, and the next execution builds anew.
     program.executable = executable
     return executable
+
+
+def _loaded_or_compiled(
+    site: Site,
+    graph: Graph,
+    inputs: Inputs,
+    *,
+    constants: Constants,
+    layout: Layout,
+    arguments: list[Any],
+    checked: bool,
+    name: str,
+    name_on_disk: str,
+    quick: Callable[[Any], TieredProgram] | None = None,
+) -> tuple[Executable, Any, bool]:
+    """The function to call for a program, the compiled program behind it, and whether it is not from the disk. quick: as for `_compile`."""
+    placement = site.placement
+    loaded = disk.load(name_on_disk, graph, arguments, placement)
+    if loaded is not None:
+        return loaded, loaded, False
+    make = partial(jitted, graph, constants, placement, name=name, checked=checked)
+    executable, compiled = _compile(site, graph, inputs, layout, make, arguments, quick)
+    disk.store(name_on_disk, graph, compiled, arguments, placement)
+    return executable, compiled, True
+
+
+def _in_background(make: Callable[[], tuple[Executable, Any, bool]]) -> Executable:
+    with jax.enable_x64(True):
+        return make()[0]
 
 
 def count_compilation(duration: int) -> None:
@@ -161,7 +197,7 @@ def _compile(
     layout: Layout,
     make: Callable[[Layout], Any],
     arguments: list[Any],
-    quick: Callable[[Any], QuickProgram] | None = None,
+    quick: Callable[[Any], TieredProgram] | None = None,
 ) -> tuple[Executable, Any]:
     """Trace and compile the function that `make` makes for a layout; returns the function to call, and the compiled program. quick: makes
     a program of two tiers of what jax has lowered.

@@ -96,14 +96,28 @@ def evaluate(
     manual: Mesh | None = None,
     checks: list[tuple[int, Check]] | None = None,
     emitter: Emitter = Signature.emit,
+    frees: bool = False,
 ) -> list[Any]:
     """The value at each slot of `graph`; None at the slot of an operation with several results.
 
     leaves: arrays, or numbers for scalar inputs, in the order of their slots. context: what lowerings are told.
-    checks: list to which the checks of data are added, with their operations' slots.
+    checks: list to which the checks of data are added, with their operations' slots. frees: drop the values that are no results behind
+    their last use, so that they take no memory.
     """
     with precision.within(context.platform), compiled_for(context.platform, context.model):
-        return _evaluate(graph, leaves, context, scope, manual, checks, emitter)
+        return _evaluate(graph, leaves, context, scope, manual, checks, emitter, _last_uses(graph) if frees else {})
+
+
+def _last_uses(graph: Graph) -> dict[int, list[int]]:
+    """The slots of the values that an operation is the last one to take, by its slot."""
+    seen, uses = set(graph.outs), {}
+    for slot in reversed(graph.parts.operations):
+        _, *operands = recorded_at(graph.entries, slot)
+        last = set(operands) - seen
+        if last:
+            uses[slot] = list(last)
+            seen |= last
+    return uses
 
 
 def _evaluate(
@@ -114,6 +128,7 @@ def _evaluate(
     manual: Mesh | None,
     checks: list[tuple[int, Check]] | None,
     emitter: Emitter,
+    last_uses: Mapping[int, Sequence[int]],
 ) -> list[Any]:
     remaining = iter(leaves)
     env: list[Any] = []
@@ -127,6 +142,8 @@ def _evaluate(
             values = lower(graph, slot, entry[0], [env[operand] for operand in entry[1:]], own_checks)
             if checks is not None:
                 checks.extend([(slot, check) for check in own_checks or ()])
+            for operand in last_uses.get(slot, ()):
+                env[operand] = None
             if len(values) == 1:
                 env.append(values[0])
             else:

@@ -77,7 +77,8 @@ def _compiled(signature: Signature, numbers: tuple[Any, ...], context: Context, 
     return operator
 
 
-_operators = Operators()
+operators = Operators()
+"""Of this process."""
 
 
 def can_evaluate(placement: Placement) -> bool:
@@ -87,7 +88,7 @@ def can_evaluate(placement: Placement) -> bool:
 
 def reference(graph: Graph, constants: Constants, placement: Placement, layout: Layout, checked: bool) -> Callable[..., list[Any]]:
     """The graph as a function over `(*buffers, *words)`, like `jitted`, but evaluated operator by operator, without donation."""
-    evaluate = layout.over_buffers(over_words(graph, constants, placement, None, checked, _operators.emit))
+    evaluate = layout.over_buffers(over_words(graph, constants, placement, None, checked, operators.emit))
     shardings = layout.out_shardings
 
     def run(*arguments: Any) -> list[Any]:

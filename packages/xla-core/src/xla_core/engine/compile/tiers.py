@@ -1,7 +1,8 @@
-"""Two tiers of programs on the CPU: each compiles first as it is ready soonest, and when it is used again as it runs fastest.
+"""Two tiers of programs: one runs first as it is ready soonest, and from its third use on as it runs fastest.
 
-Compiled without XLA's fusion emitters and at LLVM's level 0, a program is ready in a quarter to a half of the time, and takes up to
-three times as long to run: many programs run once.
+On the CPU it compiles first without XLA's fusion emitters and at LLVM's level 0: it is ready in a quarter to a half of the time, and takes
+up to three times as long to run. Many programs run once. Where the user wants to wait for no compiler (`evaluate_first`), it is
+evaluated first, operation by operation.
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from xla_core.base import config, metrics
 from xla_core.base.metrics import Unit
 from xla_core.engine.compile import disk
+from xla_core.engine.compile.by_torch import by_torch, can_evaluate_by_torch
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.compiler import Executable
+from xla_core.engine.compile.emit import Constants
 from xla_core.engine.compile.options import quick_options
+from xla_core.engine.compile.reference import can_evaluate, reference
+from xla_core.engine.graph.graph import Graph
+from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement
 
 _USES = 2
@@ -33,18 +40,49 @@ def has_tiers(placement: Placement) -> bool:
     return alone and placement.device.platform == "cpu" and config.TIERED_COMPILATION.get() and disk.active() is None
 
 
-class QuickProgram:
-    """Stands for an executable, which is the quick one until the better one is there."""
+_evaluating: list[object] = []  # each asks for it
 
-    def __init__(self, program: Program, stage: Any, line: str | None) -> None:
-        """stage: the program as jax lowered it. line: of the user's, for the warning that the better one does not compile."""
+
+def evaluate_first(asking: object) -> None:
+    """Evaluate new programs operation by operation, in all threads, and compile those that are used again in the background."""
+    _evaluating.append(asking)
+
+
+def compile_first(asking: object) -> None:
+    """End what `evaluate_first` began, unless others have asked for it, too."""
+    if asking in _evaluating:
+        _evaluating.remove(asking)
+
+
+def evaluates_first(placement: Placement) -> bool:
+    """Whether new programs of a placement are evaluated first. What runs on several devices waits for its collectives, and compiles."""
+    return bool(_evaluating) and not placement.is_mesh and placement.target.attached and can_evaluate(placement)
+
+
+def evaluated(graph: Graph, constants: Constants, placement: Placement, layout: Layout, checked: bool) -> Executable:
+    """A program evaluated operation by operation: on the CPU by torch's kernels, elsewhere by executables of single operations."""
+    by_kernels = placement.device.platform == "cpu" and can_evaluate_by_torch(graph)
+    run = (by_torch if by_kernels else reference)(graph, constants, placement, layout, checked)
+
+    def counted(*arguments: Any) -> Any:
+        metrics.counter_add("ExecuteByOperation")
+        return run(*arguments)
+
+    return counted
+
+
+class TieredProgram:
+    """Stands for an executable: the first one, until the better one is there."""
+
+    def __init__(self, program: Program, first: Executable, compile_best: Callable[[], Executable], line: str | None) -> None:
+        """compile_best: called in the background. line: of the user's, for the warning that the better one does not compile."""
         self._program = weakref.ref(program)
-        self._stage = stage
+        self._compile: Callable[[], Executable] | None = compile_best
         self._line = line
         self._uses = 0
         self._problem: str | None = None
         self._best: Executable | None = None
-        self._executable: Executable = stage.compile(compiler_options=quick_options())
+        self._executable = first
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the program. Under its lock."""
@@ -65,28 +103,35 @@ class QuickProgram:
 
     def compile_best(self) -> None:
         """Compile the better one; it counts from the next use on."""
+        compile_best, self._compile = self._compile, None
+        if compile_best is None:
+            return
         begin = time.perf_counter_ns()
         try:
-            self._best = self._stage.compile()
-        except Exception as error:  # said at the next use, which the quick one serves, too
+            self._best = compile_best()
+        except Exception as error:  # said at the next use, which the first one serves, too
             where = "" if self._line is None else f" of {self._line}"
-            self._problem = f"a program{where} could not be compiled as it runs fastest, and runs as it was compiled first: {error}"
-        self._stage = None
+            self._problem = f"a program{where} could not be compiled as it runs fastest, and runs as it did at first: {error}"
         metrics.counter_add("BackgroundCompile")
         metrics.metric_add("BackgroundCompileTime", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+
+
+def quick_program(program: Program, stage: Any, line: str | None) -> TieredProgram:
+    """A program that compiles as it is ready soonest, now. stage: the program as jax lowered it. line: as in TieredProgram."""
+    return TieredProgram(program, stage.compile(compiler_options=quick_options()), stage.compile, line)
 
 
 class _Compiler:
     """Compiles in a thread that ends with the process, behind the program at which it is."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[weakref.ref[QuickProgram] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[weakref.ref[TieredProgram] | None] = queue.SimpleQueue()
         self._idle = threading.Condition()
         self._added = self._done = 0
         self._thread: threading.Thread | None = None
         self._ends = False
 
-    def add(self, program: QuickProgram) -> None:
+    def add(self, program: TieredProgram) -> None:
         """Compile the better one of a program, if it is still there then."""
         with self._idle:
             self._added += 1

@@ -110,6 +110,11 @@ class PlannedBuffer:
         return self
 
 
+def planned_like(buffer: jax.Array | PlannedBuffer) -> PlannedBuffer:
+    """A planned buffer of the shape, dtype and sharding of another one, whose memory it does not hold."""
+    return PlannedBuffer(tuple(buffer.shape), np.dtype(buffer.dtype), buffer.sharding)
+
+
 def planned(array: Any, sharding: jax.sharding.Sharding, shape: Sequence[int] | None = None) -> jax.Array:
     """A buffer like `array`, typed as what it stands for. shape: with padding; None: that of `array`."""
     return cast(jax.Array, PlannedBuffer(tuple(array.shape if shape is None else shape), np.dtype(array.dtype), sharding))

@@ -28,7 +28,7 @@ from xla_core.engine.compile.words import words_of
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.placement.placement import Placement
-from xla_core.engine.placement.planned import PlannedBuffer
+from xla_core.engine.placement.planned import PlannedBuffer, planned_like
 from xla_core.engine.runtime import executor
 from xla_core.engine.runtime.compile_threads import CompileThreads, Job
 from xla_core.engine.runtime.interrupts import uninterrupted
@@ -146,7 +146,7 @@ class Ahead:
 
 def _job(program: Program, site: Site, graph: Graph, inputs: Inputs, arguments: list[Any], request: Request) -> Job:
     """To compile a program. It keeps no memory of the device while it waits."""
-    buffers: list[Any] = [PlannedBuffer(tuple(buffer.shape), np.dtype(buffer.dtype), buffer.sharding) for buffer in inputs.buffers]
+    buffers: list[Any] = [planned_like(buffer) for buffer in inputs.buffers]
     planned, rest = replace(inputs, buffers=buffers), arguments[len(buffers) :]
     return Job(program, replace(program, lock=threading.Lock()), site, graph, planned, [*buffers, *rest], request, asking_name())
 

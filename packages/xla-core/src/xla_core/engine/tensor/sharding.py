@@ -12,6 +12,7 @@ import torch
 from jax.sharding import NamedSharding
 
 from xla_core.base import config
+from xla_core.base.arrays import to_torch
 from xla_core.base.errors import ExecutionError
 from xla_core.base.metrics import Direction
 from xla_core.engine.graph.aval import Aval, aval_of
@@ -25,7 +26,7 @@ from xla_core.engine.runtime import resharding
 from xla_core.engine.runtime.client import client, current_recorder, enter_spmd, placement_of
 from xla_core.engine.runtime.resharding import reshard
 from xla_core.engine.runtime.sync import compute
-from xla_core.engine.runtime.transfer import copied, download, fetched, to_torch, transferring, upload
+from xla_core.engine.runtime.transfer import copied, download, fetched, transferring, upload
 from xla_core.engine.tensor.interop import stored_buffer
 from xla_core.engine.tensor.live_buffers import live_tensors
 from xla_core.engine.tensor.plain import ours

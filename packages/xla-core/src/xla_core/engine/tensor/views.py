@@ -21,9 +21,8 @@ from xla_core.engine.tensor.encode import remember
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.tensor import XLATensor, set_data, view_of
-from xla_core.ops.shape.view_steps import ViewStep, followed, read_view, select_step, slice_step, write_view
+from xla_core.ops.shape.view_steps import ReadView, ViewStep, WriteView, followed, select_step, slice_step
 from xla_core.ops.shape.views import VIEWS
-from xla_core.ops.table import Context
 
 
 class ViewSpec:
@@ -96,14 +95,9 @@ def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -
     if existing is not None:
         return existing
 
-    def read(context: Context, array: Any, *offsets: Any) -> Any:
-        return read_view(array, steps, offsets)
-
-    def write(context: Context, array: Any, part: Any, *offsets: Any) -> Any:
-        return write_view(array, part, steps, offsets)
-
     # The chain itself is part of the operations' text, which is their identity on disk.
-    name, lower, operands = (f"xla.write{chain}", write, 2) if writes else (f"xla.read{chain}", read, 1)
+    name, operands = (f"xla.write{chain}", 2) if writes else (f"xla.read{chain}", 1)
+    lower = WriteView(steps) if writes else ReadView(steps)
     signature = Signature(name, lower, (PLACEHOLDER,) * (operands + len(_offsets(steps))), {}, (result,), line=user_line())
     # Two threads that make it at once get the same one: programs compare operations by identity.
     return _OPERATIONS.setdefault(key, signature)

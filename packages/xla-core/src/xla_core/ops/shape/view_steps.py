@@ -14,6 +14,7 @@ import jax
 
 from xla_core.ops.axes import with_size
 from xla_core.ops.shape.views import VIEWS, Offset, slice_bounds
+from xla_core.ops.table import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +109,25 @@ def write_view(base: jax.Array, part: jax.Array, steps: tuple[ViewStep, ...], of
     for step, inner, offset in zip(reversed(steps), reversed(bases), reversed(placed), strict=True):
         part = step.write(inner, part, offset)
     return part
+
+
+@dataclass(frozen=True, slots=True)
+class ReadView:
+    """The lowering of a read through a chain of steps."""
+
+    steps: tuple[ViewStep, ...]
+
+    def __call__(self, context: Context, base: jax.Array, *offsets: Offset) -> jax.Array:
+        """The viewed part of `base`. offsets: as for `read_view`."""
+        return read_view(base, self.steps, offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteView:
+    """The lowering of a write through a chain of steps."""
+
+    steps: tuple[ViewStep, ...]
+
+    def __call__(self, context: Context, base: jax.Array, part: jax.Array, *offsets: Offset) -> jax.Array:
+        """`base` after `part` was written. offsets: as for `read_view`."""
+        return write_view(base, part, self.steps, offsets)

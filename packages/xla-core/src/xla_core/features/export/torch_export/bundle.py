@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import torch
 
+from xla_core.base.arrays import to_torch
 from xla_core.base.private_torch import TreeSpec, tree_flatten, tree_unflatten
 from xla_core.engine.compile.emit import arrays_of
 from xla_core.engine.runtime.client import current_recorder
-from xla_core.engine.runtime.transfer import to_torch
 from xla_core.engine.tensor.interop import alias_key, buffer_of, tensor_from_buffer
 from xla_core.features.export.stablehlo import Run, compiled
 from xla_core.features.export.torch_export import pytree_text

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import torch
 
+from xla_core.base.arrays import to_numpy
 from xla_core.base.errors import UnsupportedOperationError, XlaError
 from xla_core.base.private_jax import lowering_platform
 from xla_core.engine.compile.compiler import source_scope
@@ -18,7 +19,6 @@ from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.graph import Graph, Inputs, inputs_of
 from xla_core.engine.graph.selection import ancestors, extract
 from xla_core.engine.runtime.client import current_recorder, jax_device
-from xla_core.engine.runtime.transfer import to_numpy
 from xla_core.features.export.stablehlo import artifact, bytes_of, for_readers, lowered, stablehlo_version, text_of
 from xla_core.features.export.torch_export.interpreter import GraphInterpreter
 from xla_core.features.export.torch_export.lowerings import EqualSizes

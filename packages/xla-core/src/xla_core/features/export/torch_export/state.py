@@ -11,8 +11,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec
 
+from xla_core.base.arrays import to_numpy
 from xla_core.base.errors import UnsupportedOperationError
-from xla_core.engine.runtime.transfer import to_numpy
 from xla_core.engine.tensor.interop import alias_key, storage_key
 from xla_core.features.export.torch_export.meta import InputLocation, Number
 from xla_core.features.export.torch_export.model_bundle import StateArray
