@@ -112,9 +112,11 @@ def in_place(call: Call) -> Handler:
             target = ours(target)
         storage = target._storage
         for arg in args[1:]:
-            if type(arg) in PLAIN:
-                arg = tensor_behind(arg)
-            if type(arg) is XLATensor and arg._storage is storage:
+            kind = type(arg)
+            if kind is not XLATensor:
+                if kind not in PLAIN or (arg := tensor_behind(arg)) is None:
+                    continue
+            if arg._storage is storage:
                 check_overlap(call.func, storage, args, kwargs)
                 break
         recorder = storage.value.recorder
