@@ -272,3 +272,13 @@ def test_warm_ups_compile_the_same(tmp_path: Path) -> None:
     rows = [row for row in results("warm_up.py", tmp_path / "warm_up.json")["rows"] if "by" in row]
     assert [(row["task"], row["by"]) for row in rows] == [(task, by) for task in ("prefill", "training") for by in ("compile_only", "run")]
     assert all(row["compiled_later"] == 0 and row["programs"] == rows[0]["programs"] for row in rows)
+
+
+@pytest.mark.long
+def test_first_uses_wait_for_no_compiler(tmp_path: Path) -> None:
+    rows = results("first_uses.py", tmp_path / "first_uses.json")["rows"]
+    assert [(row["task"], row["by"]) for row in rows if "by" in row] == [
+        (task, by) for task in ("prefill", "training") for by in ("eager torch", "background_compile")
+    ]
+    assert all(row["ratio"] == 0 for row in rows if "waited for a compile" in row.get("what", ""))
+    assert [row["new"] for row in rows if "new" in row] == ["once", "tiers", "evaluated"]
