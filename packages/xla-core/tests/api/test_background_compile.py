@@ -341,3 +341,14 @@ def test_gradients_are_evaluated_by_kernels(kind: str, monkeypatch: pytest.Monke
             results.append([result.detach().cpu(), *[parameter.grad.cpu() for parameter in layer.parameters()]])
     torch.testing.assert_close(results[1], results[0])
     assert not compiled
+
+
+def test_a_lowering_that_the_user_has_replaced_counts(run: Run) -> None:
+    assert run("""
+        import jax, torch, torch_xla
+        from torch_xla.experimental import background_compile
+        from xla_core.abi.operators import OpSpec, register_op
+        register_op(OpSpec("aten::sinh", lambda context, x: jax.numpy.full_like(x, 7)), replace=True)
+        with background_compile():
+            print(torch.ones(3).to("xla").sinh().tolist())
+    """).endswith("[7.0, 7.0, 7.0]\n")

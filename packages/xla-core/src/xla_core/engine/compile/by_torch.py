@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -164,7 +164,8 @@ def _kernel(signature: Signature) -> _Kernel | None:
     """How torch computes an operation; None if only its lowering says what it is."""
     if signature.target == "aten::_efficientzerotensor" or signature.name == "xla.empty":
         return _zeros
-    if signature.target.startswith("aten::") and "grouped_mm" not in signature.target:  # torch leaves rows in no group as they happen to be
+    # Of grouped_mm torch leaves rows in no group as they happen to be.
+    if signature.target.startswith("aten::") and "grouped_mm" not in signature.target and _is_ours(signature.lower):
         return _called
     if isinstance(signature.lower, ReadView):
         return _read
@@ -172,6 +173,14 @@ def _kernel(signature: Signature) -> _Kernel | None:
     if isinstance(signature.lower, WriteView) and not any(VIEWS[step.name].overlaps for step in signature.lower.steps):
         return _written
     return None
+
+
+@cache
+def _is_ours(lower: Any) -> bool:
+    """Whether a lowering is one of this package, which does what torch does; a user may have put another in its place."""
+    while isinstance(lower, partial):
+        lower = lower.func
+    return str(getattr(lower, "__module__", "")).startswith("xla_core.")
 
 
 def _zeros(signature: Signature, operands: list[Any]) -> torch.Tensor:
