@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, note
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -40,6 +40,7 @@ def agree(function: Callable[..., Any], shapes: list[list[int]], dtypes: list[to
 POINTWISE: list[Callable[..., Any]] = [torch.add, torch.mul, torch.div, torch.maximum, torch.atan2, torch.logical_and, torch.eq, torch.pow]
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(POINTWISE), SHAPES, SHAPES, DTYPES, DTYPES)
 def test_pointwise_of_two(function: Any, one: list[int], other: list[int], first: torch.dtype, second: torch.dtype) -> None:
     agree(function, [one, other], [first, second])
@@ -69,6 +70,7 @@ def test_softmax(function: Any, shape: list[int], dim: int, dtype: torch.dtype) 
     agree(lambda x: function(x, dim), [shape], [dtype])
 
 
+@settings(max_examples=50)
 @given(SHAPES, st.lists(FEW, min_size=1, max_size=2), st.booleans(), DTYPES)
 def test_layer_norm(shape: list[int], normalized: list[int], fits: bool, dtype: torch.dtype) -> None:
     x = [*shape, *normalized] if fits else shape
