@@ -27,8 +27,8 @@ class BackgroundCompile:
 
 
 def background_compile() -> BackgroundCompile:
-    """From now on no step waits for the compiler, in all threads: a new program is evaluated operation by operation, and is compiled in the
-    background once it is used a second time; from then on it runs compiled.
+    """From now on no step waits until its program is compiled, in all threads: a new program is evaluated operation by operation, and is
+    compiled in the background once it is used a second time; from then on it runs compiled.
 
     On the CPU torch's own kernels evaluate it, over the memory of the device; elsewhere, and for random numbers, executables of single
     operations do, which are compiled when an operation comes with new shapes, and kept, at most 4,096 of them. Results agree as those of

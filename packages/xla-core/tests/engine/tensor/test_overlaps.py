@@ -93,3 +93,17 @@ def test_a_parameter_overlaps_its_views(name: str) -> None:
         parameter = torch.nn.Parameter(torch.arange(4.0).to(device))
         with torch.no_grad(), pytest.raises(RuntimeError, match="refer to a single memory location"):
             getattr(parameter.view(1, 4), name)(parameter, *([0.5] if name == "lerp_" else []))
+
+
+def test_a_part_assigned_from_a_part_that_crosses_it_is_read_before_it_is_written() -> None:
+    x = torch.arange(4.0).reshape(2, 2)
+    on_device = x.to("xla")
+    on_device[:, 1] = on_device[0]
+    x[:, 1] = x[0].clone()
+    assert torch.equal(on_device.cpu(), x)
+
+
+def test_bytes_of_booleans_are_0_or_1() -> None:
+    mask = torch.tensor([True, False, False, False]).to("xla")
+    mask.view(torch.int32).fill_(3 + (1 << 8))
+    assert mask.cpu().view(torch.uint8).tolist() == [1, 1, 0, 0]
