@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,13 @@ import torch
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_xla
 from xla_core.engine.tensor import infer
 
 A = torch.ops.aten
-SIZES = st.integers(0, 3) | st.integers(4, 300)
+SIZES = st.integers(0, 3) | st.integers(4, 40)
 SHAPES = st.lists(SIZES, min_size=0, max_size=3)
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
 
@@ -25,16 +27,20 @@ def outcome(function: Callable[..., Any], tensors: list[Tensor]) -> Any:
     try:
         results = function(*tensors)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        return type(error), str(error).partition("\n")[0]
+        # Which kernel says that it is not written depends on the sizes.
+        return type(error), re.sub(r'^"\w+" not implemented', "not implemented", str(error).partition("\n")[0])
     flat = [results] if isinstance(results, Tensor) else results
     return [None if each is None else (tuple(each.shape), each.dtype) for each in flat]
 
 
-def agree(function: Callable[..., Any], shapes: list[list[int]], dtypes: list[torch.dtype]) -> None:
+def agree(function: Callable[..., Any], shapes: list[list[int]], dtypes: list[torch.dtype], words: bool = True) -> None:
+    """Compare the device with the CPU. words: of errors too."""
     tensors = [torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     note(f"{shapes} {dtypes}")
     with torch.no_grad():
-        assert outcome(function, [tensor.to("xla") for tensor in tensors]) == outcome(function, tensors)
+        on_device, on_cpu = outcome(function, [tensor.to("xla") for tensor in tensors]), outcome(function, tensors)
+    refused = isinstance(on_device, tuple) and isinstance(on_cpu, tuple)
+    assert on_device[0] == on_cpu[0] if refused and not words else on_device == on_cpu
 
 
 POINTWISE: list[Callable[..., Any]] = [torch.add, torch.mul, torch.div, torch.maximum, torch.atan2, torch.logical_and, torch.eq, torch.pow]
@@ -57,7 +63,8 @@ MATRICES = st.lists(FEW, min_size=1, max_size=3)
 
 @given(st.sampled_from([torch.mm, torch.matmul, torch.bmm, torch.nn.functional.linear]), MATRICES, MATRICES, DTYPES)
 def test_products(function: Any, one: list[int], other: list[int], dtype: torch.dtype) -> None:
-    agree(function, [one, other], [dtype, dtype])
+    # Torch splits matmul into other products on the CPU than on any other device; the words are of the part that does not fit.
+    agree(function, [one, other], [dtype, dtype], words=function is not torch.matmul)
 
 
 @given(st.sampled_from([torch.addmm, torch.baddbmm, torch.nn.functional.linear]), st.tuples(MATRICES, MATRICES, MATRICES), DTYPES)
@@ -82,12 +89,14 @@ def test_embedding(weight: list[int], indices: list[int], dtype: torch.dtype) ->
     agree(lambda weight, indices: A.embedding(weight, indices), [weight, indices], [torch.float32, dtype])
 
 
-@given(st.lists(st.lists(FEW, min_size=4, max_size=4), min_size=3, max_size=3), st.booleans(), st.booleans())
+@given(st.lists(st.lists(st.sampled_from([1, 2, 5, 17]), min_size=4, max_size=4), min_size=3, max_size=3), st.booleans(), st.booleans())
 def test_attention(shapes: list[list[int]], fits: bool, causal: bool) -> None:
     if fits:
         batch, heads, length, depth = shapes[0]
         shapes = [shapes[0], *[[batch, heads, shapes[1][2], depth]] * 2]
-    agree(lambda *qkv: torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=causal), shapes, [torch.float32] * 3)
+    # The CPU's fused kernel does not compare the lengths of keys and values: it reads beside the shorter one. Its plain kernel does.
+    with sdpa_kernel(SDPBackend.MATH):
+        agree(lambda *qkv: torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=causal), shapes, [torch.float32] * 3)
 
 
 def _trained(x: Tensor, layers: torch.nn.Module) -> list[tuple[int, ...]]:

@@ -55,6 +55,17 @@ def test_it_is_refused_at_the_call(name: str) -> None:
         REFUSED[name]("xla")
 
 
+@pytest.mark.parametrize("bias", [(3, 200, 200), (200, 200, 200), (2, 1, 1, 7), (7,)])
+@pytest.mark.parametrize("x", [(200, 3), (30, 1, 200, 3)])
+def test_a_bias_that_does_not_fit_a_large_product_is_refused_in_the_same_words(x: tuple[int, ...], bias: tuple[int, ...]) -> None:
+    errors = []
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError) as error:
+            F.linear(torch.ones(x, device=device), torch.ones(200, 3, device=device), torch.ones(bias, device=device))
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]
+
+
 def test_an_operation_that_runs_on_the_cpu_takes_no_tensors_from_there() -> None:
     with pytest.raises(RuntimeError, match=r"not an XLA tensor: torch.FloatTensor of shape \(3, 1\)"):
         torch.linalg.lstsq(torch.eye(3, device="xla"), torch.ones(3, 1))

@@ -67,6 +67,8 @@ _ABOUT_KINDS = re.compile(
     r"not implemented for|type|integral|floating|boolean|complex|must be 1 dimension|Dimension out of range|Number of indices",
     re.IGNORECASE,
 )
+# Errors about shapes that are not broadcast as they have to be. They name the shapes, in brackets.
+_ABOUT_BROADCASTS = re.compile(r"doesn't match the broadcast shape|^expand\(")
 # Errors where stock torch has no CPU kernel for a dtype although the meaning is clear, or no CPU kernel at all.
 _UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
 
@@ -75,7 +77,7 @@ def ask_cpu(func: OpOverload, beyond_cpu: frozenset[torch.dtype], args: tuple[An
     """Raise what the CPU raises for a call that meta tensors let pass: they check less, dtypes in particular.
 
     beyond_cpu: as in the row of `func`. For a call with many elements the CPU sees smaller shapes, and only errors about dtypes and
-    dimensions count.
+    dimensions, and about what is broadcast, count.
     """
     sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
     if not sizes or _beyond_the_cpu(func, beyond_cpu, args):
@@ -101,6 +103,13 @@ def _ask_about_kinds(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
     refused = _refusal(func, args, kwargs, partial(_shrunk, sizes))
     if refused is not None and _ABOUT_KINDS.search(str(refused)):
         raise refused
+    if refused is not None and _ABOUT_BROADCASTS.search(str(refused)):
+        raise type(refused)(_in_own_sizes(str(refused), {stand_in: size for size, stand_in in sizes.items()}))
+
+
+def _in_own_sizes(text: str, sizes: dict[int, int]) -> str:
+    """`text` with each shape in it as the call has it. sizes: of the call, by the size that stands for it."""
+    return re.sub(r"\[[\d, ]+\]", lambda shape: re.sub(r"\d+", lambda size: str(sizes.get(int(size[0]), int(size[0]))), shape[0]), text)
 
 
 def _beyond_the_cpu(func: OpOverload, dtypes: frozenset[torch.dtype], args: tuple[Any, ...]) -> bool:
