@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from xla_core.engine.compile import options
-from xla_core.engine.compile.options import compiler_options
+from xla_core.engine.compile.options import compiler_options, quick_options
 
 YNN, PASSES = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
 
@@ -17,6 +17,13 @@ def test_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert list(compiler_options("cpu")) == [YNN, PASSES]
     assert compiler_options("cuda") == compiler_options("tpu") == {}
+
+
+def test_this_jaxlib_takes_every_option_of_quick_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert quick_options() == options._QUICK_CPU_OPTIONS
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
+    assert list(quick_options()) == ["xla_cpu_use_fusion_emitters"]
 
 
 @pytest.mark.parametrize(

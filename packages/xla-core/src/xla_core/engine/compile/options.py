@@ -25,7 +25,7 @@ _CPU_OPTIONS_OF_LOOPS: Mapping[str, str] = {"xla_disable_hlo_passes": "cse_barri
 
 
 # What is compiled without them is ready much sooner, and runs slower.
-_QUICK_CPU_OPTIONS: Mapping[str, str] = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": "false"}
+_QUICK_CPU_OPTIONS: Mapping[str, str] = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": "False"}
 
 
 def quick_options() -> dict[str, str]:
