@@ -20,6 +20,7 @@ import pytest
 from xla_debug.run_report.schema import (
     FORMAT,
     VERSION,
+    Background,
     Bottleneck,
     Change,
     Compile,
@@ -146,6 +147,7 @@ def make_full(ordinal: int = 0, **fields: Any) -> Replica:
         ),
         hot_lines=[HotLine("/work/app/model.py:20", "tracing", 300.0)],
         findings=[read],
+        background=Background(3, 1500.0, 12),
     )
     return make_replica(ordinal, **(made | fields))
 

@@ -147,6 +147,25 @@ def test_captured_calls_are_counted_apart(tmp_path: Path) -> None:
     assert replica.steps == 20 and len(replica.compiles) == 1
 
 
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_what_compiles_in_the_background_counts_by_itself(evaluated: bool, tmp_path: Path) -> None:
+    script = tmp_path / "again.py"
+    script.write_text(
+        "import torch, torch_xla\n"
+        "from xla_core.engine.compile.tiers import wait_for_background\n"
+        f"if {evaluated}: torch_xla.experimental.background_compile()\n"
+        "x = torch.ones(3).to('xla')\n"
+        "for _ in range(3):\n"
+        "    y = (x * 2).sum(); torch_xla.sync()\n"
+        "    wait_for_background()\n"
+        "assert y.item() == 6\n"
+    )
+    (replica,) = report_of(tmp_path, str(script), XLA_TIERED_COMPILATION="1").replicas
+    seen = replica.background
+    assert seen.compiles == 1 and seen.ms > 0
+    assert (seen.by_operation, len(replica.compiles)) == ((2, 0) if evaluated else (0, 1))
+
+
 def test_a_replica_that_the_others_wait_for_is_named(tmp_path: Path) -> None:
     pytest.importorskip("xla_distributed")
     run_report = report_of(tmp_path, str(PROGRAMS / "straggler.py"), CPU_NUM_DEVICES="3")

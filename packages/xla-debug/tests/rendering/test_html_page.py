@@ -156,6 +156,8 @@ def test_what_it_shows(show: Open, full: Make, run_report: MakeReport) -> None:
     assert "leave out the last batch (drop_last=True), or pad it (step 40)" in words(
         shown.get_by_role("list", name="What to do").inner_text()
     )
+    behind = words(shown.locator("#compiles p").inner_text())
+    assert behind == "In the background: 3 compiles, 1.50 s; until then 12 executions operation by operation."
     shown.get_by_text("Text of the program").click()
     assert shown.get_by_text("%1 = aten.add(%0, %0) : f32[31,784]").is_visible()
 

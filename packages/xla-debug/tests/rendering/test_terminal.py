@@ -21,7 +21,7 @@ from xla_debug.run_report.schema import Bottleneck, Excerpt, Fallback, Finding, 
 
 Make = Callable[..., Replica]
 MakeReport = Callable[..., RunReport]
-HEADINGS = ["Where the step goes", "Compiles: 2", "Syncs", "Operators on the CPU", "Transfers", "Memory"] + [
+HEADINGS = ["Where the step goes", "Compiles: 2", "In the background", "Syncs", "Operators on the CPU", "Transfers", "Memory"] + [
     "Largest live buffers",
     "Hot lines",
 ]
@@ -59,6 +59,7 @@ def test_all_parts_in_order(full: Make, run_report: MakeReport) -> None:
         "1. reads in the loop train.py:41 cost 400 ms a value was read in 100 of 100 steps → read it every 100 steps",
         "tracing 6.00 39 %",
         "device at work 3.00 20 %",
+        "3 1.50 s 12",
         "user torch_xla.sync 100 100 12.0 ms",
         "aten::median model.py:12 100 400.0 KiB 80.0 ms",
         "to device train.py:25 200 19.1 MiB 30.0 ms",

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from xla_debug.core import collectives, events, graph, job, process, texts
+from xla_debug.core import collectives, events, graph, job, metrics, process, texts
 from xla_debug.recording.listener import Listener
 from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
@@ -20,7 +20,7 @@ from xla_debug.recording.timeline import SpanTimeline
 from xla_debug.run_report.bottleneck import bottleneck_of
 from xla_debug.run_report.excerpts import with_excerpts
 from xla_debug.run_report.findings import WARM_UP, find_problems
-from xla_debug.run_report.schema import Compile, Fallback, Live, Phase, Replica, Sync, Transfer
+from xla_debug.run_report.schema import Background, Compile, Fallback, Live, Phase, Replica, Sync, Transfer
 
 _OVER_TIME = 512
 _LONGEST_TEXT = 200_000
@@ -73,6 +73,7 @@ class Collector(Listener):
         self._waited: dict[str | None, _Total] = {}
         self._memory_over_time: deque[tuple[float, int]] = deque(maxlen=_OVER_TIME)
         self._capturing_lines = False
+        self._background_before = _background()
 
     def start(self) -> None:
         """Subscribe to the events and start the sampler."""
@@ -260,9 +261,23 @@ class Collector(Listener):
                 memory=memory,
                 hot_lines=totals.hot_lines(),
                 spans=self._timeline.spans(self.sampler.thread),
+                background=_since(self._background_before, _background()),
             )
         problems = find_problems(replica, waits)
         return replace(replica, findings=with_excerpts([*problems, *([self._memory.finding] if self._memory.finding else [])]))
+
+
+def _background() -> Background:
+    """All of this process's so far."""
+    time_spent = metrics.metric("BackgroundCompileTime")
+    ms = 0.0 if time_spent is None else time_spent.accumulator * 1e-6
+    return Background(metrics.counter("BackgroundCompile"), ms, metrics.counter("ExecuteByOperation"))
+
+
+def _since(before: Background, now: Background) -> Background:
+    """What was added; all of it if the user has restarted the counters."""
+    added = Background(now.compiles - before.compiles, now.ms - before.ms, now.by_operation - before.by_operation)
+    return now if min(added.compiles, added.ms, added.by_operation) < 0 else added
 
 
 def _costliest(totals: dict[Key, _Total]) -> list[tuple[Key, _Total]]:

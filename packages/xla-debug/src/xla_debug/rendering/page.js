@@ -412,6 +412,11 @@
       ["Program", program],
     ], rows)] : [];
     if (advised.length) content.unshift(element("ul", { class: "advised", "aria-label": "What to do" }, ...advised));
+    const { compiles: behind, ms, by_operation: evaluated } = replica.background;
+    if (behind || evaluated) {
+      content.unshift(element("p", {}, `In the background: ${counted(behind, "compile")}, ${duration(ms)}; ` +
+        `until then ${counted(evaluated, "execution")} operation by operation.`));
+    }
     section("compiles", "Compiles", `${rows.length}`, ...content);
   }
 

@@ -15,7 +15,7 @@ from xla_debug.rendering.formatting import counted, duration, number, percent, r
 from xla_debug.rendering.source_lines import SourceLines
 from xla_debug.rendering.tables import Cell, plain, section
 from xla_debug.run_report.aggregates import RowGroup, group_rows, share, step_ms
-from xla_debug.run_report.schema import Change, Compile, Fallback, Replica, Transfer
+from xla_debug.run_report.schema import Background, Change, Compile, Fallback, Replica, Transfer
 
 Replicas = Sequence[Replica]
 T = TypeVar("T")
@@ -65,6 +65,21 @@ def _why(row: Compile, source_lines: SourceLines, advised: set[str]) -> Text:
         advised.add(difference.advice)
         text.append_text(plain(f"\n→ {difference.advice}", "green"))
     return text
+
+
+def _background(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType]:
+    groups = group_rows(replicas, lambda replica: [replica.background] if replica.background != Background() else [], lambda row: ())
+    return _section(
+        "In the background",
+        replicas,
+        [">compiles", ">took", ">executions by operation"],
+        groups,
+        lambda group: [
+            number(group.mean(lambda row: row.compiles)),
+            duration(group.mean(lambda row: row.ms)),
+            number(group.mean(lambda row: row.by_operation)),
+        ],
+    )
 
 
 def _syncs(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType]:
@@ -167,5 +182,5 @@ def _hot_lines(replicas: Replicas, source_lines: SourceLines) -> list[Renderable
     )
 
 
-SECTIONS = (_compiles, _syncs, _fallbacks, _transfers, _devices, _live, _hot_lines)
+SECTIONS = (_compiles, _background, _syncs, _fallbacks, _transfers, _devices, _live, _hot_lines)
 """The sections in the order in which they are shown."""

@@ -156,6 +156,18 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True)
+class Background:
+    """Work of the compiler that no step waited for. compiles: programs that were used again, compiled to run fastest.
+
+    by_operation: executions of programs that were not compiled yet, operation by operation (`background_compile`).
+    """
+
+    compiles: Count = 0
+    ms: Milliseconds = 0.0
+    by_operation: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A step, from the end of one step sync to the next. ms: of the thread that steps, by `Phase.value`; device_ms: the device at work."""
 
@@ -320,6 +332,7 @@ class Replica:
     hot_lines: Rows[HotLine] = field(default_factory=list)
     findings: Rows[Finding] = field(default_factory=list)
     spans: Rows[Span] = field(default_factory=list)
+    background: Background = field(default_factory=Background)
 
 
 @dataclass(frozen=True, slots=True)
