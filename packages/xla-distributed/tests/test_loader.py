@@ -261,6 +261,25 @@ def test_a_loader_that_says_where_it_is_is_not_read_ahead(every: int, syncs: int
     assert source.threads == {threading.get_ident()} and threads() == [] and len(iter(loader)) == 5  # type: ignore[arg-type]
 
 
+class _MadeOnTheDevice(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(3).to("xla")
+
+
+def test_what_a_loader_uploads_is_no_leak_of_a_seal_but_what_its_data_set_does_is() -> None:
+    (torch.ones(3, device="xla") + 1).sum().item()
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(6.0)), batch_size=2)
+    made_on_device = torch.utils.data.DataLoader(_MadeOnTheDevice(), batch_size=2)
+    with torch_xla.seal(transfers="error"):
+        assert [x.shape for (x,) in pl.MpDeviceLoader(batches, "xla")] == [(2,), (2,), (2,)]
+        with pytest.raises(RuntimeError, match=r"test_loader\.py:\d+ uploads 12 bytes"):
+            next(iter(pl.MpDeviceLoader(made_on_device, "xla")))
+    wait_for_threads()
+
+
 def test_on_the_cpu_the_loader_is_itself() -> None:
     before = marks()
     assert [batch["x"].device.type for batch in pl.MpDeviceLoader(BATCHES, "cpu")] == ["cpu"] * 5

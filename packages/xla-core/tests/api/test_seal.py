@@ -245,6 +245,20 @@ def test_reads_and_uploads_are_leaks_if_that_is_wanted() -> None:
     assert len(sealed.leaks) == 1
 
 
+def test_a_thread_without_a_line_of_the_users_is_named() -> None:
+    total = (batch(4, 13) * 2).sum()
+    torch_xla.sync()
+    failed: list[BaseException | None] = []
+    with pytest.MonkeyPatch.context() as patch, torch_xla.seal(reads="error"):
+        patch.setattr(threading, "excepthook", lambda args: failed.append(args.exc_value))
+        thread = threading.Thread(target=total.item, name="reader")
+        thread.start()
+        thread.join()
+    assert [str(error) for error in failed] == [
+        "the process is sealed, and the thread 'reader' reads 4 bytes from the device: do that behind the sealed part"
+    ]
+
+
 def test_captured_steps_are_sealed_as_well(counts: Any) -> None:
     model = nn.Linear(7, 3).to("xla")
     captured = torch_xla.compile(torch.no_grad()(lambda x: model(x).tanh().sum()), capture=True)

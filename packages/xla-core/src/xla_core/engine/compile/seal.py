@@ -62,7 +62,7 @@ def check_program(program: Program, graph: Graph, inputs: Inputs, line: str | No
     new = KnownProgram.of(graph, (*inputs.fixed_floats, *inputs.fixed_ints), line, "")
     difference = explained(new, list(known.values()))
     recorded = f" (recorded at {difference.line})" if difference.line not in (None, line) else ""
-    text = f"the process is sealed, and {line or 'a thread of its own'} needs a program that is not compiled: {difference.text}{recorded}"
+    text = f"the process is sealed, and {_asking(line)} needs a program that is not compiled: {difference.text}{recorded}"
     larger = larger_size(new, known.values()) if difference.change is Change.INPUT_SHAPE else None
     if larger is not None:
         advice = f"pad dimension {larger.dim} of input {larger.index} from {larger.size} to {larger.padded}, which is compiled"
@@ -76,15 +76,25 @@ def check_program(program: Program, graph: Graph, inputs: Inputs, line: str | No
 
 
 def check_transfer(direction: Direction, nbytes: int, line: str | None) -> None:
-    """Raise SealedError, or warn, if the process is sealed against moves of data in this direction."""
+    """Raise SealedError, or warn, if the process is sealed against moves of data in this direction. line: of the user's that asked for it.
+
+    What a loader uploads in its own threads, ahead of the steps, is no leak.
+    """
     if not _present:
         return
     seal = _present[-1]
-    mode = seal.transfers if direction is Direction.TO_DEVICE else seal.reads
-    if mode is not None:
-        what = f"uploads {nbytes:,} bytes" if direction is Direction.TO_DEVICE else f"reads {nbytes:,} bytes from the device"
-        remedy = "before the seal, or through a loader" if direction is Direction.TO_DEVICE else "behind the sealed part"
-        seal.leak(mode, f"the process is sealed, and {line or 'a thread of its own'} {what}: do that {remedy}")
+    uploads = direction is Direction.TO_DEVICE
+    mode = seal.transfers if uploads else seal.reads
+    if mode is None or (uploads and line is None):
+        return
+    what = f"uploads {nbytes:,} bytes" if uploads else f"reads {nbytes:,} bytes from the device"
+    remedy = "before the seal, or through a loader" if uploads else "behind the sealed part"
+    seal.leak(mode, f"the process is sealed, and {_asking(line)} {what}: do that {remedy}")
+
+
+def _asking(line: str | None) -> str:
+    """Who asks: a line of the user's, or a thread in which there is none."""
+    return line or f"the thread {threading.current_thread().name!r}"
 
 
 def forbids_moves() -> bool:

@@ -1,4 +1,4 @@
-"""Find on whose behalf work is done: the user's line of code, outside torch, jax and these packages, and the region that it is in."""
+"""Find on whose behalf work is done: the user's line of code, outside Python, torch, jax and these packages, and the region that it is in."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from xla_core.base import metrics
 
 _inside = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, jax, xla_core))
 _NAMESPACE = "/torch_xla/"
+_STANDARD_LIBRARY = f"{Path(threading.__file__).parent}/"
+_INSTALLED = ("/site-packages/", "/dist-packages/")  # where these are below the standard library
 _NO_NAME = re.compile(r"\W")
 
 
@@ -92,8 +94,10 @@ def user_frames() -> tuple[str, ...]:
 
 @cache
 def is_users(path: str) -> bool:
-    """Whether a source file is the user's: not of torch, jax or these packages."""
-    return not path.startswith(_inside) and not path.startswith("<frozen") and _NAMESPACE not in path and "/contextlib.py" not in path
+    """Whether a source file is the user's: not of Python, torch, jax or these packages."""
+    if path.startswith((*_inside, "<frozen")) or _NAMESPACE in path:
+        return False
+    return not path.startswith(_STANDARD_LIBRARY) or any(folder in path for folder in _INSTALLED)
 
 
 class _Regions(threading.local):
