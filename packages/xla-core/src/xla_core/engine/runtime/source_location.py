@@ -1,4 +1,4 @@
-"""Find on whose behalf work is done: the user's line of code, outside Python, torch, jax and these packages, and the region that it is in."""
+"""Find on whose behalf work is done: the line of code of the user, not of Python, torch, jax or these packages, and its region."""
 
 from __future__ import annotations
 
