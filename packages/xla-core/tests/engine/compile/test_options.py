@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from compiled_programs import compiled_for
+from jax.sharding import SingleDeviceSharding
 
 from xla_core.engine.compile import options
 from xla_core.engine.compile.options import compiler_options, quick_options
+from xla_core.engine.runtime.client import client
 
 YNN, PASSES = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
 
@@ -21,9 +26,18 @@ def test_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_this_jaxlib_takes_every_option_of_quick_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert quick_options() == options._QUICK_CPU_OPTIONS
+    assert quick_options("cpu") == options._QUICK_CPU_OPTIONS
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
-    assert list(quick_options()) == ["xla_cpu_use_fusion_emitters"]
+    assert list(quick_options("cpu")) == ["xla_cpu_use_fusion_emitters"]
+    assert quick_options("cuda") == {}
+
+
+@pytest.mark.targets
+def test_the_compiler_for_tpus_makes_another_program_of_quick_options() -> None:
+    with compiled_for("v5e:1x1"):
+        square = jax.ShapeDtypeStruct((512, 512), np.float32, sharding=SingleDeviceSharding(client().target.devices[0]))
+        lowered = jax.jit(lambda x: jnp.tanh(jnp.tanh(x @ x) @ x)).lower(square)
+        assert lowered.compile(compiler_options=quick_options("tpu")).as_text() != lowered.compile().as_text()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import torch_xla
 from xla_core.base import metrics
+from xla_core.engine.compile import tiers
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.tiers import TieredProgram, quick_program, wait_for_background
 
@@ -51,6 +52,33 @@ def test_from_its_second_use_on_a_program_compiles_in_the_background() -> None:
     assert seen == [0, 1, 1, 1] and metrics.counter("UncachedCompile") == compiled + 1
     metric = metrics.metric("BackgroundCompileTime")
     assert metric is not None and metric.accumulator > 0
+
+
+def many_operations(x: Tensor) -> Tensor:
+    for number in range(130):
+        x = x.sigmoid() if number % 2 else x + number % 7
+    return x
+
+
+@pytest.mark.parametrize(
+    ("shape", "function"), [((2000, 3000), lambda x: x.sinh().softmax(-1)), ((3, 43), many_operations)], ids=["elements", "operations"]
+)
+def test_a_large_program_compiles_once(shape: tuple[int, ...], function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(shape)
+    on_device, before = x.to("xla"), in_background()
+    for _ in range(3):
+        result = function(on_device)
+        torch_xla.sync()
+    torch.testing.assert_close(result.cpu(), function(x))
+    assert in_background() == before
+
+
+def test_what_does_not_compile_quickly_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "quick_options", lambda platform: {"xla_no_such_option": "1"})
+    x, before = torch.randn(3, 53), in_background()
+    for _ in range(3):
+        torch.testing.assert_close(used(x.to("xla")).cpu(), x.sinh().softmax(-1))
+    assert in_background() == before
 
 
 @settings(max_examples=10)
@@ -143,7 +171,7 @@ class FailsLater:
 
 def test_a_failing_background_compile_is_reported_once_and_the_first_program_stays() -> None:
     program = Program([], [], b"")
-    quick = quick_program(program, FailsLater(), "train.py:3")
+    quick = quick_program(program, FailsLater(), platform="cpu", line="train.py:3")
     program.executable = quick
     for _ in range(2):
         quick(1.0)
@@ -166,7 +194,7 @@ def test_a_program_that_is_gone_is_not_compiled(monkeypatch: pytest.MonkeyPatch)
 
     compiled: list[str] = []
     monkeypatch.setattr(TieredProgram, "compile_best", _noting(compiled, TieredProgram.compile_best))
-    first, second = (quick_program(Program([], [], b""), Waits(), name) for name in ("first", "second"))
+    first, second = (quick_program(Program([], [], b""), Waits(), platform="cpu", line=name) for name in ("first", "second"))
     for quick in (first, second):
         quick(1.0)
     first(1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -123,7 +123,9 @@ def _build(
             better = partial(_in_background, partial(make, described, arguments=[*described.buffers, *rest], checked=checked))
             executable = TieredProgram(program, evaluated(graph, constants, placement, layout, checked), better, request.line)
         else:
-            quick = partial(quick_program, program, line=request.line) if quickly and has_tiers(placement) else None
+            quick = None
+            if quickly and has_tiers(graph, placement):
+                quick = partial(quick_program, program, platform=platform, line=request.line)
             executable, compiled, is_new = make(inputs, arguments=entered, checked=checked, quick=quick)
             if is_new:
                 _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
@@ -215,7 +217,8 @@ def _compile(
     try:
         try:
             if quick is not None:
-                return quick(stage), None
+                with suppress(RuntimeError):  # the best one may need less memory, and what it raises is what counts
+                    return quick(stage), None
             compiled = stage.compile()
         except ValueError:
             if not site.placement.is_mesh:

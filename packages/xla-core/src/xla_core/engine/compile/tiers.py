@@ -1,13 +1,14 @@
 """Two tiers of programs: one runs first as it is ready soonest, and from its third use on as it runs fastest.
 
-On the CPU it compiles first without XLA's fusion emitters and at LLVM's level 0: it is ready in a quarter to a half of the time, and takes
-up to three times as long to run. Many programs run once. Where the user wants to wait for no compiler (`evaluate_first`), it is
-evaluated first, operation by operation.
+On the CPU a small program compiles first without XLA's fusion emitters and at LLVM's level 0: it is ready in a quarter to a half of the
+time, and takes up to three times as long to run. Many programs run once. On TPUs programs of all sizes compile first at the compiler's
+lowest effort. Where the user wants to wait for no compiler (`evaluate_first`), a program is evaluated first, operation by operation.
 """
 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import queue
 import threading
@@ -32,12 +33,25 @@ from xla_core.engine.placement.placement import Placement
 
 _USES = 2
 """At this use of a program the better one begins to compile."""
+# On the CPU an operation compiles some 15 ms sooner without optimizing, and takes some 2 ns longer for each element of its result. In large
+# programs the time is that of passes over the whole program, which are the same in both tiers.
+_MOST_OPERATIONS, _MOST_ELEMENTS = 128, 1_500_000
 
 
-def has_tiers(placement: Placement) -> bool:
-    """Whether programs of a placement compile quickly first. What is kept on disk, and what other processes run too, compiles once."""
+def has_tiers(graph: Graph, placement: Placement) -> bool:
+    """Whether a program compiles quickly first. What is kept on disk, and what other processes run too, compiles once."""
     alone = len(placement.devices) == 1 and not placement.is_mesh and placement.target.attached
-    return alone and placement.device.platform == "cpu" and config.TIERED_COMPILATION.get() and disk.active() is None
+    if not alone or not config.TIERED_COMPILATION.get() or disk.active() is not None:
+        return False
+    platform = placement.device.platform
+    return platform == "tpu" or (platform == "cpu" and _is_small(graph))
+
+
+def _is_small(graph: Graph) -> bool:
+    """Whether the CPU gains more by compiling a program quickly than it loses by running it twice so."""
+    operations = len(graph.parts.operations)
+    elements = sum(math.prod(aval.shape) for aval in graph.parts.avals if aval is not None)
+    return operations <= _MOST_OPERATIONS and elements <= _MOST_ELEMENTS * operations
 
 
 _evaluating: list[object] = []  # each asks for it
@@ -116,9 +130,12 @@ class TieredProgram:
         metrics.metric_add("BackgroundCompileTime", time.perf_counter_ns() - begin, Unit.DURATION_NS)
 
 
-def quick_program(program: Program, stage: Any, line: str | None) -> TieredProgram:
-    """A program that compiles as it is ready soonest, now. stage: the program as jax lowered it. line: as in TieredProgram."""
-    return TieredProgram(program, stage.compile(compiler_options=quick_options()), stage.compile, line)
+def quick_program(program: Program, stage: Any, *, platform: str, line: str | None) -> TieredProgram:
+    """A program that compiles as it is ready soonest, now. stage: the program as jax lowered it. line: as in TieredProgram.
+
+    Raises RuntimeError if it does not compile so, as where it needs more memory than there is.
+    """
+    return TieredProgram(program, stage.compile(compiler_options=quick_options(platform)), stage.compile, line)
 
 
 class _Compiler:
