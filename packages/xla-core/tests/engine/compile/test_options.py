@@ -89,4 +89,4 @@ def test_other_errors_are_not_taken_for_an_unknown_option(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(jax, "jit", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="no memory"):
-        options._known("xla_cpu_not_asked_before", "1")
+        options._known(xla_cpu_not_asked_before="1")

@@ -43,7 +43,9 @@ def compiler_options(platform: str, has_loops: bool = False) -> dict[str, str]:
 
 def _effective(options: Mapping[str, str]) -> dict[str, str]:
     set_by_user = _flags(config.XLA_FLAGS.get() or "")
-    return {name: value for name, value in options.items() if name not in set_by_user and _known(name, value)}
+    left = {name: value for name, value in options.items() if name not in set_by_user}
+    # All at once first: to ask takes as long as to compile a small program.
+    return left if _known(**left) else {name: value for name, value in left.items() if _known(**{name: value})}
 
 
 def _flags(text: str) -> set[str]:
@@ -55,10 +57,10 @@ def _flags(text: str) -> set[str]:
 
 
 @cache
-def _known(name: str, value: str) -> bool:
-    """Whether this jaxlib takes an option: compile the smallest program with it. Raises any other error."""
+def _known(**options: str) -> bool:
+    """Whether this jaxlib takes these options: compile the smallest program with them. Raises any other error."""
     on_cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    program = jax.jit(lambda x: x, compiler_options={name: value})
+    program = jax.jit(lambda x: x, compiler_options=options)
     try:
         program.lower(jax.ShapeDtypeStruct((), np.dtype(np.int32), sharding=on_cpu)).compile()
     except jax.errors.JaxRuntimeError as error:
