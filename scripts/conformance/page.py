@@ -1,0 +1,70 @@
+"""The page of the results, and the same as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outcomes import Counts
+
+MARKS = ("<!-- conformance -->", "<!-- /conformance -->")
+
+
+def share(part: int, whole: int) -> str:
+    """A percentage with one digit behind the point, rounded down."""
+    return f"{int(1000 * part / whole) / 10:.1f} %" if whole else ""
+
+
+def line(counts: Counts) -> str:
+    """A file in one line, for the terminal."""
+    if counts.error:
+        return f"{counts.file}: cannot be loaded: {counts.error.splitlines()[0]}"
+    failed = "; ".join(f"{number} × {cause}" for cause, number in counts.failed.most_common(3))
+    refused = f", {sum(counts.refused.values())} refused" if counts.refused else ""
+    return f"{counts.file}: {counts.passed} of {counts.dense} pass ({share(counts.passed, counts.dense)}){refused}. {failed}"
+
+
+def table(rows: Sequence[Counts]) -> str:
+    """All files as a table, and their sum."""
+    text = [
+        "| file | asked | passed | | refused | failed | skipped | not on the CPU | seconds, CPU and xla |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for row in rows:
+        if row.error:
+            text.append(f"| {row.file} | | | | | | | | cannot be loaded: {row.error.splitlines()[0]} |")
+            continue
+        counted = (row.asked, row.passed, share(row.passed, row.dense), *(sum(part.values()) for part in _parts(row)))
+        times = ", ".join(f"{row.seconds[device]:,.0f}" for device in ("cpu", "xla"))
+        text.append(f"| {row.file} | {' | '.join(f'{item:,}' if isinstance(item, int) else item for item in counted)} | {times} |")
+    passed, dense = sum(row.passed for row in rows), sum(row.dense for row in rows)
+    text.append(f"| all | {sum(row.asked for row in rows):,} | {passed:,} | {share(passed, dense)} | | | | | |")
+    return "\n".join(text)
+
+
+def _parts(row: Counts) -> tuple[Counter[str], ...]:
+    return row.refused, row.failed, row.skipped, row.not_on_cpu
+
+
+def _plain(row: Counts) -> dict[str, Any]:
+    fields = {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
+    return {name: dict(value.most_common()) if isinstance(value, Counter) else value for name, value in fields.items()}
+
+
+def write(folder: Path, rows: Sequence[Counts], sample: int | None) -> None:
+    """Replace the marked part of conformance.md, and write conformance.json."""
+    asked = "whole files" if sample is None else f"{sample} tests of each file, evenly spread"
+    machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}; {asked}."
+    page = folder / "conformance.md"
+    before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
+    behind = rest.split(MARKS[1])[1]
+    page.write_text(f"{before}{MARKS[0]}\n{table(rows)}\n\n{machine}\n{MARKS[1]}{behind}", encoding="utf-8")
+    content = {"torch": torch.__version__, "sample": sample, "files": [_plain(row) for row in rows]}
+    (folder / "conformance.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,125 @@
+"""The script that runs PyTorch's tests can be trusted: what fails, ends the process, takes too long or is skipped is told apart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = """
+import os, time, torch
+from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests, onlyCPU
+from torch.testing._internal.common_methods_invocations import binary_ufuncs_and_refs  # torch 2.6 has it
+from torch.testing._internal.common_utils import TestCase
+
+class TestSome(TestCase):
+    def test_passes(self, device):
+        print("not an answer")
+        self.assertEqual((torch.ones(3, device=device) * 2).sum().item(), 6)
+
+    @dtypes(torch.float32, torch.int64)
+    def test_cpu_in_its_name(self, device, dtype):
+        self.assertEqual(torch.ones(2, device=device, dtype=dtype).cpu(), torch.ones(2, dtype=dtype))
+
+    def test_fails(self, device):
+        self.assertEqual(torch.device(device).type, "cpu")
+
+    def test_fails_in_a_part(self, device):
+        for number in range(2):
+            with self.subTest(number=number):
+                self.assertEqual(torch.device(device).type, "cpu")
+
+    def test_ends(self, device):
+        if "xla" in device:
+            os._exit(3)
+
+    def test_takes_long(self, device):
+        if "xla" in device:
+            time.sleep(600)
+
+    def test_skips(self, device):
+        if "xla" in device:
+            self.skipTest("not there")
+
+    @onlyCPU
+    def test_for_the_cpu(self, device):
+        pass
+
+    def test_refused(self, device):
+        torch.eye(3, device=device).to_sparse()
+
+    def test_wrong_on_the_cpu(self, device):
+        raise ValueError("planted")
+
+class TestWithoutADevice(TestCase):
+    def test_nothing(self):
+        raise ValueError("not asked for")
+
+instantiate_device_type_tests(TestSome, globals())
+"""
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "conformance"), "--tests", str(folder), "--record", str(folder / "record"), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tests above and a file that cannot be loaded were run."""
+    folder = tmp_path_factory.mktemp("tests")
+    (folder / "test_some.py").write_text(TESTS, encoding="utf-8")
+    (folder / "test_broken.py").write_text("import no_such_module\n", encoding="utf-8")
+    (folder / "conformance.md").write_text("before\n<!-- conformance -->\nold\n<!-- /conformance -->\nbehind\n", encoding="utf-8")
+    done = run(folder, "--into", str(folder), "--limit", "20", "test_some.py", "test_broken.py")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def files(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((folder / "conformance.json").read_text(encoding="utf-8"))["files"]
+    return rows
+
+
+def test_what_becomes_of_tests_is_told_apart(folder: Path) -> None:
+    some = files(folder)[0]
+    assert (some["asked"], some["passed"], some["sampled_from"]) == (8, 3, 11)
+    assert some["failed"] == {"AssertionError: String comparison failed: 'xla' != 'cpu'": 2, "ended": 1, "timeout": 1}
+    assert some["refused"] == {"sparse": 1} and some["not_on_cpu"] == {"failed": 1}
+    assert some["skipped"] == {"not there": 1, "Only runs on cpu": 1}
+
+
+def test_a_file_that_cannot_be_loaded_says_so(folder: Path) -> None:
+    assert files(folder)[1]["error"].startswith("on cpu: ModuleNotFoundError: No module named 'no_such_module'")
+
+
+def test_the_page_has_the_results_between_its_marks(folder: Path) -> None:
+    page = (folder / "conformance.md").read_text(encoding="utf-8")
+    assert page.startswith("before\n") and page.endswith("behind\n") and "old" not in page
+    assert "| test_some.py | 8 | 3 | 42.8 % | 1 | 4 | 2 | 1 |" in page and "| test_broken.py | | | |" in page
+
+
+def test_a_later_run_goes_on_where_the_record_ends(folder: Path) -> None:
+    record = folder / "record" / "test_some.jsonl"
+    lines = [line for line in record.read_text(encoding="utf-8").splitlines() if "test_passes" not in line]
+    record.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    done = run(folder, "--limit", "20", "test_some.py")
+    assert "3 of 7 pass (42.8 %), 1 refused" in done.stdout
+    added = record.read_text(encoding="utf-8").splitlines()[len(lines) :]
+    assert [json.loads(line).get("name") for line in added if '"name"' in line] == ["TestSome.test_passes"] * 2
+
+
+def test_a_sample_is_spread_evenly(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_many.py").write_text(TESTS.replace("600", "0"), encoding="utf-8")
+    assert run(tmp_path, "--sample", "3", "test_many.py").returncode == 0
+    facts, *answers = map(json.loads, (tmp_path / "record" / "test_many.jsonl").read_text(encoding="utf-8").splitlines())
+    assert facts["facts"]["tests"] == 11 and [answer["device"] for answer in answers].count("cpu") == 3
+
+
+def test_a_file_that_is_not_there_is_refused(folder: Path) -> None:
+    assert "has no test_none.py" in run(folder, "test_none.py").stderr
