@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
 import os, time, torch
-from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests, onlyCPU
+from torch.testing._internal.common_device_type import dtypes, expectedFailureXLA, instantiate_device_type_tests, onlyCPU, skipXLA
 from torch.testing._internal.common_methods_invocations import binary_ufuncs_and_refs  # torch 2.6 has it
 from torch.testing._internal.common_utils import TestCase
 
@@ -46,6 +46,18 @@ class TestSome(TestCase):
         if "xla" in device:
             self.skipTest("not there")
 
+    def test_float_to_int_conversion_finite(self, device):
+        if "xla" in device:
+            raise ValueError("planted in a test of which only another error is excluded")
+
+    @skipXLA
+    def test_that_another_project_skips(self, device):
+        self.assertEqual(torch.ones(2, device=device).sum().item(), 2)
+
+    @expectedFailureXLA
+    def test_that_another_project_fails(self, device):
+        self.assertEqual(torch.device(device).type, "cpu")
+
     @onlyCPU
     def test_for_the_cpu(self, device):
         pass
@@ -64,6 +76,11 @@ instantiate_device_type_tests(TestSome, globals())
 """
 
 
+MARKED = "<!-- {0} -->\nold\n<!-- /{0} -->\n"
+PAGE = f"before\n{MARKED.format('conformance')}{MARKED.format('exclusions')}behind\n"
+PLANTED = "ValueError: planted in a test of which only another error is excluded"
+
+
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "scripts" / "conformance"), "--tests", str(folder), "--record", str(folder / "record"), *options]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -75,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tests")
     (folder / "test_some.py").write_text(TESTS, encoding="utf-8")
     (folder / "test_broken.py").write_text("import no_such_module\n", encoding="utf-8")
-    (folder / "conformance.md").write_text("before\n<!-- conformance -->\nold\n<!-- /conformance -->\nbehind\n", encoding="utf-8")
+    (folder / "conformance.md").write_text(PAGE, encoding="utf-8")
     done = run(folder, "--into", str(folder), "--limit", "20", "test_some.py", "test_broken.py")
     assert done.returncode == 0, done.stderr
     return folder
@@ -88,8 +105,8 @@ def files(folder: Path) -> list[dict[str, Any]]:
 
 def test_what_becomes_of_tests_is_told_apart(folder: Path) -> None:
     some = files(folder)[0]
-    assert (some["asked"], some["passed"], some["sampled_from"]) == (8, 3, 11)
-    assert some["failed"] == {"AssertionError: String comparison failed: 'xla' != 'cpu'": 2, "ended": 1, "timeout": 1}
+    assert (some["asked"], some["passed"], some["sampled_from"]) == (11, 4, 14)
+    assert some["failed"] == {"AssertionError: String comparison failed: 'xla' != 'cpu'": 3, "ended": 1, "timeout": 1, PLANTED: 1}
     assert some["refused"] == {"sparse": 1} and some["not_on_cpu"] == {"failed": 1}
     assert some["skipped"] == {"not there": 1, "Only runs on cpu": 1}
 
@@ -100,8 +117,8 @@ def test_a_file_that_cannot_be_loaded_says_so(folder: Path) -> None:
 
 def test_the_page_has_the_results_between_its_marks(folder: Path) -> None:
     page = (folder / "conformance.md").read_text(encoding="utf-8")
-    assert page.startswith("before\n") and page.endswith("behind\n") and "old" not in page
-    assert "| test_some.py | 8 | 3 | 42.8 % | 1 | 4 | 2 | 1 |" in page and "| test_broken.py | | | |" in page
+    assert page.startswith("before\n") and page.endswith("behind\n") and "old" not in page and "| sparse | xla tensors are dense |" in page
+    assert "| test_some.py | 11 | 4 | 40.0 % | 1 | 6 | 2 | 1 |" in page and "| test_broken.py | | | |" in page
 
 
 def test_a_later_run_goes_on_where_the_record_ends(folder: Path) -> None:
@@ -109,7 +126,7 @@ def test_a_later_run_goes_on_where_the_record_ends(folder: Path) -> None:
     lines = [line for line in record.read_text(encoding="utf-8").splitlines() if "test_passes" not in line]
     record.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     done = run(folder, "--limit", "20", "test_some.py")
-    assert "3 of 7 pass (42.8 %), 1 refused" in done.stdout
+    assert "4 of 10 pass (40.0 %), 1 refused" in done.stdout
     added = record.read_text(encoding="utf-8").splitlines()[len(lines) :]
     assert [json.loads(line).get("name") for line in added if '"name"' in line] == ["TestSome.test_passes"] * 2
 
@@ -118,7 +135,7 @@ def test_a_sample_is_spread_evenly(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "test_many.py").write_text(TESTS.replace("600", "0"), encoding="utf-8")
     assert run(tmp_path, "--sample", "3", "test_many.py").returncode == 0
     facts, *answers = map(json.loads, (tmp_path / "record" / "test_many.jsonl").read_text(encoding="utf-8").splitlines())
-    assert facts["facts"]["tests"] == 11 and [answer["device"] for answer in answers].count("cpu") == 3
+    assert facts["facts"]["tests"] == 14 and [answer["device"] for answer in answers].count("cpu") == 3
 
 
 def test_a_file_that_is_not_there_is_refused(folder: Path) -> None:

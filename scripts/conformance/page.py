@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
+from exclusions import EXCLUSIONS
 from outcomes import Counts
-
-MARKS = ("<!-- conformance -->", "<!-- /conformance -->")
 
 
 def share(part: int, whole: int) -> str:
@@ -58,13 +57,25 @@ def _plain(row: Counts) -> dict[str, Any]:
     return {name: dict(value.most_common()) if isinstance(value, Counter) else value for name, value in fields.items()}
 
 
+def exclusions() -> str:
+    """What is refused or excluded, as a table."""
+    rows = [f"| {each.kind} | {each.reason} | {each.remedy} |" for each in EXCLUSIONS]
+    return "\n".join(["| refused or excluded | reason | instead |", "|---|---|---|", *rows])
+
+
+def _replaced(text: str, mark: str, content: str) -> str:
+    """A page with other content between `<!-- mark -->` and `<!-- /mark -->`."""
+    before, rest = text.split(f"<!-- {mark} -->")
+    behind = rest.split(f"<!-- /{mark} -->")[1]
+    return f"{before}<!-- {mark} -->\n{content}\n<!-- /{mark} -->{behind}"
+
+
 def write(folder: Path, rows: Sequence[Counts], sample: int | None) -> None:
-    """Replace the marked part of conformance.md, and write conformance.json."""
+    """Replace the marked parts of conformance.md, and write conformance.json."""
     asked = "whole files" if sample is None else f"{sample} tests of each file, evenly spread"
     machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}; {asked}."
     page = folder / "conformance.md"
-    before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
-    behind = rest.split(MARKS[1])[1]
-    page.write_text(f"{before}{MARKS[0]}\n{table(rows)}\n\n{machine}\n{MARKS[1]}{behind}", encoding="utf-8")
+    text = _replaced(page.read_text(encoding="utf-8"), "conformance", f"{table(rows)}\n\n{machine}")
+    page.write_text(_replaced(text, "exclusions", exclusions()), encoding="utf-8")
     content = {"torch": torch.__version__, "sample": sample, "files": [_plain(row) for row in rows]}
     (folder / "conformance.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -110,6 +110,7 @@ def main(folder: Path, file: str, device: str) -> None:
         importlib.import_module("torch_xla")  # before torch's tests look which devices there are
         importlib.import_module("torch.testing._internal.common_device_type").PrivateUse1TestBase.setUpClass()
     supplied = helpers.supply()
+    helpers.hide_marks_of_another_project()
     torch.set_num_threads(1)
     try:
         tests = tests_of(load(folder, file), device)

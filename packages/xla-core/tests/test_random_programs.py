@@ -1,7 +1,7 @@
 """Random programs of a few dozen lines, as people write them, do on `xla` what they do on the CPU.
 
-After each line both agree on what it raised, and on what is known of each tensor without its values: shape, dtype, autograd; at the
-end on values and gradients, and on all that was read on the way.
+After each line both agree on what it raised, and on what is known of each tensor without its values: shape, strides, dtype, autograd; at
+the end on values and gradients, and on all that was read on the way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ activate()
 
 def known(tensor: torch.Tensor) -> dict[str, Any]:
     """All that is known of a tensor without its values."""
-    facts: dict[str, Any] = {"shape": tensor.shape, "dtype": tensor.dtype, "conj": tensor.is_conj(), "neg": tensor.is_neg()}
+    strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and tensor.numel()]
+    facts: dict[str, Any] = {
+        "shape": tensor.shape, "dtype": tensor.dtype, "strides": strides, "conj": tensor.is_conj(), "neg": tensor.is_neg(),
+    }  # fmt: skip
     try:
         leaf = tensor.is_leaf
     except RuntimeError as error:  # of a view that may not be written to
@@ -50,11 +53,11 @@ def kind(error: Exception | None) -> type[Exception] | None:
 def lies_as_nowhere_else(tensor: torch.Tensor) -> bool:
     """Whether the memory of a tensor on the CPU is in a state that `xla` does not have, so that later lines may differ.
 
-    A result whose elements are not in order, or are lazily conjugated (docs/differences.md); a leaf that shows an element twice, whose
-    gradient then is a share; integers that are made of booleans.
+    A result that is lazily conjugated (docs/differences.md); a leaf that shows an element twice, whose gradient then is a share; integers
+    that are made of booleans.
     """
     if not tensor._is_view():
-        return tensor.stride() != torch.empty(tensor.shape, device="meta").stride() or tensor.is_conj()
+        return tensor.is_conj()
     twice = any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
     of_booleans = tensor._base is not None and tensor._base.dtype is torch.bool and tensor.dtype is not torch.bool
     return of_booleans or (twice and known(tensor).get("leaf", False) and tensor.requires_grad)

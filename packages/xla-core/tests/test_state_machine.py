@@ -98,17 +98,13 @@ class Pair:
     bits: bool = False
 
 
-def fresh(result: Tensor) -> Tensor:
-    """The CPU tensor as an xla one would be: new tensors are row-major there."""
-    return result if result.is_contiguous() else result.contiguous()
-
-
 def flags(tensor: Tensor) -> tuple[Any, ...]:
     """All that is known of a tensor but its values; last whether it has a gradient."""
     # A view of a view that autograd forbids to write to cannot even be asked: torch raises.
     leaf, refused = attempt(lambda: tensor.is_leaf)
     has_grad = bool(leaf) and tensor.grad is not None
-    return tensor.shape, tensor.dtype, tensor.is_conj(), tensor.is_neg(), type(refused), leaf, tensor.requires_grad, has_grad
+    strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and tensor.numel()]
+    return tensor.shape, strides, tensor.dtype, tensor.is_conj(), tensor.is_neg(), type(refused), leaf, tensor.requires_grad, has_grad
 
 
 def shared(left: Tensor, right: Tensor) -> bool:
@@ -251,13 +247,13 @@ class Twins(RuleBasedStateMachine):
     def compute(self, data: st.DataObject, name: str) -> None:
         pair = self.pick(data)
         if pair.cpu.numel() < 400 and not pair.bits:
-            self.both(lambda: fresh(UNARY[name](pair.cpu)), lambda: UNARY[name](pair.xla))
+            self.both(lambda: UNARY[name](pair.cpu), lambda: UNARY[name](pair.xla))
 
     @rule(data=st.data(), name=st.sampled_from(sorted(BINARY)))
     def combine(self, data: st.DataObject, name: str) -> None:
         left, right = self.pick(data), self.pick(data)
         if left.cpu.numel() * right.cpu.numel() < 400 and not left.bits and not right.bits:
-            self.both(lambda: fresh(BINARY[name](left.cpu, right.cpu)), lambda: BINARY[name](left.xla, right.xla))
+            self.both(lambda: BINARY[name](left.cpu, right.cpu), lambda: BINARY[name](left.xla, right.xla))
 
     @rule(data=st.data())
     def view(self, data: st.DataObject) -> None:
@@ -361,7 +357,7 @@ class Twins(RuleBasedStateMachine):
 
         def on_cpu() -> Tensor:
             twin = copy.deepcopy(pair.cpu)
-            twin.data = twin.detach().clone(memory_format=torch.contiguous_format)
+            twin.data = twin.detach().clone()
             return twin
 
         self.both(on_cpu, lambda: copy.deepcopy(pair.xla) if deep or not pair.xla.is_leaf else copy.copy(pair.xla), pair.bits)
@@ -369,8 +365,7 @@ class Twins(RuleBasedStateMachine):
     @rule(data=st.data())
     def across(self, data: st.DataObject) -> None:
         pair = self.pick(data)
-        row_major = torch.contiguous_format
-        self.both(lambda: pair.cpu.clone(memory_format=row_major), lambda: pair.xla.to("cpu").to("xla"), pair.bits)
+        self.both(pair.cpu.clone, lambda: pair.xla.to("cpu").to("xla"), pair.bits)
 
     @rule(data=st.data(), wanted=st.booleans())
     def require_grad(self, data: st.DataObject, wanted: bool) -> None:

@@ -10,7 +10,7 @@ from xla_core.engine.runtime import ending
 from xla_core.engine.tensor import autocast, device, dlpack, loading, optim, plain
 from xla_core.features.control_flow import higher_order
 from xla_core.features.dynamo import backend
-from xla_core.features.torch_functions import attention, batch_norm, ctc, linear, one_hot, solve
+from xla_core.features.torch_functions import accelerator_graph, attention, batch_norm, ctc, linear, one_hot, solve
 from xla_core.ops import families
 
 
@@ -24,7 +24,7 @@ def activate() -> None:
     autocast.register()
     optim.register()
     loading.register()
-    for function in (attention, batch_norm, ctc, linear, one_hot, solve):
+    for function in (accelerator_graph, attention, batch_norm, ctc, linear, one_hot, solve):
         function.register()
     backend.register()
     higher_order.register()

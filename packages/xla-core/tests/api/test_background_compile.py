@@ -140,7 +140,7 @@ def test_values_of_each_dtype(dtype: torch.dtype) -> None:
             (part, torch.stack([x[1:], x[1:]])),
             (conj.clone(), torch.stack([x, x]).conj().t().clone()),
         ):
-            assert torch.equal(result.cpu().view(torch.uint8), expected.contiguous().resolve_conj().view(torch.uint8))
+            assert torch.equal(result.cpu().contiguous().view(torch.uint8), expected.contiguous().resolve_conj().view(torch.uint8))
 
 
 def test_results_have_memory_of_their_own() -> None:

@@ -424,17 +424,6 @@ def test_ahead_of_time_autograd_hands_out_both_graphs() -> None:
     assert ["cos" in code for code in seen] == [False, True]
 
 
-def test_aliases_are_made_by_the_function_that_is_wrapped() -> None:
-    import importlib
-
-    for name in private_torch.ALIASES_MADE_IN:
-        assert importlib.import_module(name).gen_alias_from_base.__wrapped__.__module__ == private_torch.ALIASES_MADE_IN[0]
-    base = torch.ones(3, 4, device="xla")
-    with torch._subclasses.FakeTensorMode():
-        assert base.t().stride() == (1, 4), "tracing sees torch's own strides"
-    assert base.t().stride() == (3, 1)
-
-
 def test_modes_that_ignore_compiled_graphs_do_not_see_them() -> None:
     class Blind(private_torch.DispatchMode):  # type: ignore[misc]
         ignores = True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((3, 3), "xla-debug")
+abi.require((4, 0), "xla-debug")
 abi.events.exclude_frames(Path(__file__).parent)
 
 budget = abi.declarations.budget

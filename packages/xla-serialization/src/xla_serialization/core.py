@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((3, 0), "xla-serialization")
+abi.require((4, 0), "xla-serialization")
 abi.events.exclude_frames(Path(__file__).parent)
 
 budget = abi.declarations.budget

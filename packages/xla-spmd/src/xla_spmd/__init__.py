@@ -8,7 +8,7 @@ from xla_spmd._version import __version__
 
 __all__ = ["__version__"]
 
-_abi.require((3, 0), "xla-spmd")
+_abi.require((4, 0), "xla-spmd")
 _abi.events.exclude_frames(_Path(__file__).parent)
 
 

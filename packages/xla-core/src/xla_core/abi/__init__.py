@@ -23,7 +23,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 A package calls `require` before it imports any of them, so that wheels that do not fit say which of the two to change:
 
     >>> from xla_core import abi
-    >>> abi.require((3, 0), "my-package")
+    >>> abi.require((4, 0), "my-package")
 
 No logic lives here, and importing it registers the device and starts nothing. What is locked in `abi.lock.json`, signatures, fields and
 methods, changes with a new `ABI_VERSION` only: additions with a minor, all else with a major.

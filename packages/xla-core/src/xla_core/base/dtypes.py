@@ -38,6 +38,13 @@ _NATURAL: Mapping[torch.dtype, np.dtype] = {
     torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
     torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
+_QUANTIZED = "integers and their scale in two tensors, as torch.ops.quantized_decomposed gives them"
+_INSTEAD: Mapping[torch.dtype, str] = {
+    torch.complex32: "complex64",
+    torch.qint8: _QUANTIZED,
+    torch.quint8: _QUANTIZED,
+    torch.qint32: _QUANTIZED,
+}
 DTYPES = tuple(_NATURAL)  # of tensors on xla devices
 _TORCH: Mapping[np.dtype, torch.dtype] = {physical: logical for logical, physical in _NATURAL.items()}
 
@@ -51,7 +58,7 @@ def natural_dtype(dtype: torch.dtype) -> np.dtype:
         return _NATURAL[dtype]
     except KeyError:
         names = ", ".join(sorted(str(d).removeprefix("torch.") for d in _NATURAL))
-        raise UnsupportedDtypeError(f"{dtype} has no counterpart on XLA devices; use one of {names}") from None
+        raise UnsupportedDtypeError(f"{dtype} has no counterpart on XLA devices; use {_INSTEAD.get(dtype, f'one of {names}')}") from None
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:

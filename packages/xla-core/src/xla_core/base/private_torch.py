@@ -281,6 +281,8 @@ def class_by_device(own: type, ours: Callable[..., Any], by_default: bool = Fals
     by_default: whether a call that names no device is for ours: if torch means its accelerator.
     """
 
+    kinds = (own, ours) if isinstance(ours, type) else (own,)
+
     class ByDevice(type(own)):  # type: ignore[misc]
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if cls is not stand_in:
@@ -291,7 +293,7 @@ def class_by_device(own: type, ours: Callable[..., Any], by_default: bool = Fals
             return (ours if for_us else own)(*args, **kwargs)
 
         def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, own) if cls is stand_in else super().__instancecheck__(instance)
+            return isinstance(instance, kinds) if cls is stand_in else super().__instancecheck__(instance)
 
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, own) if cls is stand_in else super().__subclasscheck__(subclass)
@@ -481,31 +483,11 @@ def between_graphs(function: _Function) -> _Function:
     return function
 
 
-# Attributes of a tensor that tell torch.compile about its dimensions.
-_MARKS = tuple(f"_dynamo_{mark}_indices" for mark in ("dynamic", "static", "strict_unbacked", "unbacked", "weak_dynamic"))
-
-
-def trace_as_plain_tensor(builder: Any, cls: type, fixed: Callable[[Any], bool]) -> None:
-    """Let `torch.compile` treat instances of `cls` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder).
-
-    fixed: returns whether the shape of an instance must not become a variable of the traced graph.
-    """
+def trace_as_plain_tensor(builder: Any, cls: type) -> None:
+    """Let `torch.compile` treat instances of `cls` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder)."""
     make = builder.VariableBuilder
-
-    def wrap_tensor(variables: Any, tensor: Any) -> Any:
-        if not fixed(tensor):
-            return make.wrap_tensor(variables, tensor)
-        attributes = tensor.__dict__
-        marks = {name: attributes.pop(name) for name in _MARKS if name in attributes}
-        tensor._dynamo_static_indices = set(range(tensor.dim()))  # as mark_static does, which refuses while tracing
-        try:
-            return make.wrap_tensor(variables, tensor)
-        finally:
-            del tensor._dynamo_static_indices
-            attributes.update(marks)
-
     for trace_numpy in (False, True):
-        make._type_dispatch_impl(trace_numpy)[cls] = wrap_tensor
+        make._type_dispatch_impl(trace_numpy)[cls] = make.wrap_tensor
     subclass_of = builder.infer_subclass_type
 
     def infer_subclass_type(value: Any) -> Any:
@@ -584,32 +566,6 @@ def constructor_mover(target: str) -> Any:
         from torch._inductor.fx_passes.post_grad import ConstructorMoverPass
 
     return ConstructorMoverPass(target)
-
-
-def describing() -> bool:
-    """Whether torch.compile is reading the properties of a tensor in order to trace with a fake copy of it."""
-    if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher):
-        return True  # dynamo
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None  # ahead-of-time autograd
-
-
-def show_layouts_to_aliases(module: Any, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Let ahead-of-time autograd make aliases like `layout(result)`, with torch's own strides, instead of like a graph's result.
-
-    module: one of those in `ALIASES_MADE_IN`, after its import.
-    """
-    own = module.gen_alias_from_base
-    if getattr(own, "__wrapped__", None) is not None:  # replaced already: these modules share the function
-        return
-
-    @functools.wraps(own)
-    def gen_alias_from_base(base: torch.Tensor, like: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return own(base, layout(like), *args, **kwargs)
-
-    module.gen_alias_from_base = gen_alias_from_base
-
-
-ALIASES_MADE_IN = ("torch._functorch._aot_autograd.functional_utils", "torch._functorch._aot_autograd.runtime_wrappers")
 
 
 # Whether this thread is in modes that see each operation.

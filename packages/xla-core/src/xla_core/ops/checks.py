@@ -47,6 +47,10 @@ class Fault(enum.IntEnum):
     UNPOOL = 18  # value: an index; the size
     CLASS = 19  # value: a class; number of classes
     MASK_POSITIONS = 20  # value: how many elements are set; how many positions stand beside them
+    FIRST_OFFSET = 21  # value: the first of the offsets
+    LAST_OFFSET = 22  # value: the last of the offsets; number of elements
+    NEGATIVE_LENGTH = 23
+    LENGTHS = 24
 
 
 _Error = Callable[[int, int, int], Exception]
@@ -79,6 +83,16 @@ _ERRORS: dict[Fault, _Error] = {
         "Class values must be non-negative" if value < 0 else f"Class values must be smaller than num_classes: {value} of {classes}"
     ),
     Fault.BAG: lambda index, size, _: RuntimeError(f"input takes value {index} which is not in the valid range [0, {size})"),
+    Fault.FIRST_OFFSET: lambda offset, *_: RuntimeError(
+        f"offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, got {offset}"
+    ),
+    Fault.LAST_OFFSET: lambda offset, size, _: RuntimeError(
+        f"offsets[-1] can not be greater than input's length {size} but got offsets[-1] of {offset}"
+    ),
+    Fault.NEGATIVE_LENGTH: lambda *_: RuntimeError("lengths contains negative value!"),
+    Fault.LENGTHS: lambda *_: RuntimeError(
+        "segment_reduce(): Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) when !unsafe."
+    ),
     Fault.UNPOOL: lambda index, size, _: RuntimeError(f"Found an invalid max index: {index}, the output volumes have {size} elements"),
 }
 

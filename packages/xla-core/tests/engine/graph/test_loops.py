@@ -94,3 +94,15 @@ def test_what_does_not_repeat_is_no_loop() -> None:
         state = torch.cat([state, torch.ones(number, device="xla")])
     assert recorded() is None
     torch_xla.sync()
+
+
+def test_a_loop_before_what_reads_its_result() -> None:
+    torch_xla.sync()
+    rows, taken = torch.randn(40, 4, device="xla"), torch.zeros(40, 4, device="xla")
+    torch_xla.sync()
+    for row in range(40):
+        taken[39 - row] = rows[row] * 2
+    difference = (taken.flip(0) - rows * 2).abs().max()
+    found = recorded()
+    assert found is not None and found.turns >= 35 and found.length == 3, "a view, a product and a write"
+    assert difference.item() == 0

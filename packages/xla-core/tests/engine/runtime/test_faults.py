@@ -56,6 +56,11 @@ CASES: dict[str, Case] = {
     "embedding": lambda d: F.embedding(at(d, 5), x(d)),
     "embedding with a norm": lambda d: F.embedding(at(d, 5), x(d), max_norm=1.0),
     "embedding_bag": lambda d: F.embedding_bag(at(d, 5)[None], x(d)),
+    "embedding_bag, first offset": lambda d: F.embedding_bag(at(d, 0, 1), x(d), at(d, 1)),
+    "embedding_bag, last offset": lambda d: F.embedding_bag(at(d, 0, 1), x(d), at(d, 0, 3)),
+    "segment_reduce, too few": lambda d: torch.segment_reduce(row(d), "sum", lengths=at(d, 1, 2)),
+    "segment_reduce, in rows": lambda d: torch.segment_reduce(x(d), "max", lengths=at(d, 1, 2, 2, 2).view(2, 2), axis=-1),
+    "segment_reduce, negative": lambda d: torch.segment_reduce(row(d), "sum", lengths=at(d, -1, 5)),
     "scatter": lambda d: x(d).scatter(1, at(d, 5)[None], 1.0),
     "scatter a tensor": lambda d: x(d).scatter(1, at(d, -1)[None], x(d)),
     "scatter_add": lambda d: x(d).scatter_add(1, at(d, 5)[None], x(d)),
@@ -112,6 +117,8 @@ def test_it_raises_what_the_cpu_raises(name: str) -> None:
 
 
 RIGHT: dict[str, Case] = {
+    "unsafe lengths": lambda d: torch.segment_reduce(row(d), "sum", lengths=at(d, 1, 2), unsafe=True),
+    "lengths of the last dimension": lambda d: torch.segment_reduce(x(d), "sum", lengths=at(d, 1, 2, 3, 0).view(2, 2), axis=-1),
     "read": lambda d: x(d)[at(d, -2, 1), at(d, 2, -3)],
     "ignored class": lambda d: F.cross_entropy(x(d), at(d, 0, -100)),
     "empty mask": lambda d: put(d, torch.ones(0, 4), [False] * 3),

@@ -218,3 +218,23 @@ def test_a_mask_of_bytes_is_deprecated_as_in_torch() -> None:
     x = torch.arange(3.0, device="xla")
     with pytest.warns(UserWarning, match="torch.uint8"):
         assert x[torch.tensor([1, 0, 1], dtype=torch.uint8, device="xla")].tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("held", [0, 2, 5])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, out: torch.nonzero(x, out=out.long().view(-1, 1)),
+        lambda x, out: torch.masked_select(x, x > 1, out=out),
+        lambda x, out: torch.normal(x, torch.zeros_like(x), out=out),
+        lambda x, out: torch.normal(x, 0.0, out=out) if out.numel() == x.numel() else torch.normal(2.0, torch.zeros_like(x), out=out),
+    ],
+    ids=["nonzero", "masked_select", "normal", "normal by a number"],
+)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized", "ignore:.* runs on the CPU")
+def test_out_is_resized(call: Callable[[Tensor, Tensor], Tensor], held: int) -> None:
+    results = []
+    for device in ("cpu", "xla"):
+        x, out = torch.tensor([0.0, 3.0, 2.0, 1.0], device=device), torch.full((held,), 7.0, device=device)
+        results.append(call(x, out).cpu())
+    assert results[0].equal(results[1])

@@ -141,7 +141,7 @@ def test_xla_fallback_error_forbids_it(counts: Counts) -> None:
 
 
 def test_sparse_results_are_refused_with_advice() -> None:
-    with pytest.raises(NotImplementedError, match=r"xla tensors are dense: use \.cpu\(\) first"):
+    with pytest.raises(NotImplementedError, match=r"xla tensors are dense, there are no sparse tensors: make it dense with \.to_dense"):
         torch.eye(2, device="xla").to_sparse()
 
 

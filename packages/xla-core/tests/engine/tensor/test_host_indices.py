@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -227,3 +228,27 @@ def test_any_index(data: st.DataObject) -> None:
     written, wanted = x.to("xla"), x.clone()
     written[mine], wanted[theirs] = 3.0, 3.0
     torch.testing.assert_close(written.cpu(), wanted)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, mask: x[mask],
+        lambda x, mask: x[mask, mask],
+        lambda x, mask: x.index_put((mask,), torch.zeros(2, 3).to(x.device)),
+        lambda x, mask: x.__setitem__(mask, x[mask]),
+    ],
+    ids=["read", "read by two", "index_put", "assignment"],
+)
+@pytest.mark.parametrize("where", ["cpu", "xla"])
+def test_masks_of_bytes_warn_at_each_call(use: Callable[[Tensor, Tensor], object], where: str) -> None:
+    counts = []
+    for device, mask_at in (("cpu", "cpu"), ("xla", where)):
+        x, mask = torch.ones(3, 3, device=device), torch.tensor([1, 0, 1], dtype=torch.uint8, device=mask_at)
+        for _ in range(2):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                use(x, mask)
+            assert all(each.filename == __file__ for each in caught)
+            counts.append([str(each.message).partition(" (")[0] for each in caught])
+    assert counts[0] and all(each == counts[0] for each in counts)

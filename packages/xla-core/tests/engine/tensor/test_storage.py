@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -89,7 +90,9 @@ def test_threads_that_ask_first_together_are_told_the_same() -> None:
 
 @pytest.mark.parametrize("read", [bytes, torch.UntypedStorage.cpu, torch.UntypedStorage.tolist])
 @pytest.mark.parametrize("kind", [nn.Parameter, torch.Tensor.detach], ids=["plain", "xla"])
-def test_storages_cannot_be_read(kind: Callable[[Tensor], Tensor], read: Callable[[torch.UntypedStorage], object]) -> None:
+def test_storages_whose_tensors_are_gone_cannot_be_read(
+    kind: Callable[[Tensor], Tensor], read: Callable[[torch.UntypedStorage], object]
+) -> None:
     with pytest.raises(NotImplementedError):
         read(kind(torch.ones(2, device="xla")).untyped_storage())
 
@@ -147,3 +150,60 @@ def test_set_takes_the_memory_of_a_lazy_view_as_it_is(view: Callable[[Tensor], T
         y.mul_(2)
         results.append((flags, y.tolist(), x.tolist()))
     assert results[0] == results[1]
+
+
+STORAGES: list[Callable[[str], Any]] = [
+    lambda d: torch.UntypedStorage([1, 2, 3], device=d),
+    lambda d: torch.UntypedStorage(3, device=d).fill_(7),
+    lambda d: torch.UntypedStorage(device=d),
+    lambda d: torch.UntypedStorage(3, device=d).copy_(torch.UntypedStorage([4, 5, 6])),
+    lambda d: torch.UntypedStorage([1, 2, 3]).copy_(torch.UntypedStorage([4, 5, 6], device=d)),
+    lambda d: torch.UntypedStorage([1, 2, 3]).to(device=torch.device(d)),
+    lambda d: torch.UntypedStorage([1, 2, 3], device=d).cpu(),
+    lambda d: torch.UntypedStorage([1, 2, 3], device=d).clone(),
+    lambda d: torch.TypedStorage([1, 2], dtype=torch.float32, device=d),
+    lambda d: torch.TypedStorage(2, dtype=torch.float32, device=d).fill_(2.5),
+    lambda d: torch.FloatStorage([1.5, 2.5]).to(device=torch.device(d)),
+    lambda d: torch.arange(3.0, device=d).storage(),  # the tensor is gone: a storage keeps the data
+    lambda d: torch.arange(3.0, device=d).storage().clone(),
+    lambda d: torch.arange(3.0, device=d).storage().double(),
+    lambda d: nn.Parameter(torch.arange(3.0, device=d)).storage(),
+]
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("make", STORAGES, ids=lambda make: f"line {make.__code__.co_firstlineno}")
+def test_storages_of_both_kinds(make: Callable[[str], Any]) -> None:
+    storage, expected = make("xla"), make("cpu")
+    assert storage.tolist() == expected.tolist() and storage.nbytes() == expected.nbytes()
+    if storage.device.type == "xla":
+        assert storage.is_xla and storage.xla().tolist() == expected.tolist()
+        if storage.nbytes():
+            storage[0] = expected[0] = 1
+            assert storage.tolist() == expected.tolist() and storage[0] == 1
+
+
+def test_data_ends_with_the_storages_that_keep_it() -> None:
+    kept = torch.UntypedStorage(3, device="xla")
+    behind = weakref.ref(kept.behind())
+    shown = torch.empty(0, dtype=torch.uint8, device="xla").set_(kept)
+    assert shown.data_ptr() == kept.data_ptr()
+    typed = shown.storage()
+    del kept, shown
+    assert behind() is not None
+    del typed
+    assert behind() is None
+
+
+def test_storages_of_other_sizes_are_refused() -> None:
+    for one, other in (("xla", "cpu"), ("cpu", "xla"), ("cpu", "cpu")):
+        with pytest.raises(RuntimeError, match="size does not match, self was 3 bytes but src was 2 bytes"):
+            torch.UntypedStorage(3, device=one).copy_(torch.UntypedStorage(2, device=other))
+
+
+def test_what_is_moved_by_the_name_of_the_device() -> None:
+    """The methods that torch gives to devices from outside."""
+    assert torch.ones(2).xla().device == torch.ones(2).xla(0).device == torch.device("xla:0")
+    assert nn.Linear(1, 1).xla().weight.is_xla
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3)])
+    assert packed.xla().is_xla and not packed.is_xla

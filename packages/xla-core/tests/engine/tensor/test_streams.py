@@ -66,3 +66,9 @@ def test_others_are_torchs_own() -> None:
     assert issubclass(stream, torch.Stream) and not isinstance(torch.Stream(), stream) and not isinstance(3, torch.Stream)
     with pytest.raises(RuntimeError):
         torch.Stream("cuda")
+
+
+def test_tensors_are_told_of_streams_that_use_them() -> None:
+    x = torch.ones(3, device="xla")
+    x.record_stream(torch.accelerator.current_stream())
+    assert (x + 1).tolist() == [2, 2, 2]

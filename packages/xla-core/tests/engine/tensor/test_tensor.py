@@ -253,12 +253,8 @@ def test_two_xla_devices(run: Run) -> None:
     assert output.split() == ["True"] * 5
 
 
-def test_no_storage_to_touch() -> None:
+def test_no_memory_to_touch() -> None:
     turned = torch.zeros(2, 3, device="xla").t()
-    assert turned.is_contiguous() and turned.stride() == (2, 1) and turned.stride(0) == 2 and turned.storage_offset() == 0
-    assert turned.is_contiguous(memory_format=torch.contiguous_format)
-    with pytest.raises(RuntimeError, match="no storage"):
-        turned.storage()
     with pytest.raises(TypeError, match=r"\.cpu\(\)"):
         turned.numpy()
     with pytest.raises(TypeError):
@@ -499,3 +495,31 @@ def test_a_storage_of_size_0_holds_no_data() -> None:
     x.untyped_storage().resize_(x.nbytes)
     x.copy_(torch.full((1024, 256), 2.0))
     assert part.tolist() == [2.0] * 256
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.tensor([x[0], x[1]], device=x.device),
+        lambda x: torch.tensor([[x[:1], 1.5], [x[1], 2]]),
+        lambda x: torch.as_tensor([x[0]], device=x.device),
+        lambda x: x.new_tensor([x[1], 3]),
+        lambda x: torch.cartesian_prod(x, x).new_tensor(list(x)),
+    ],
+    ids=lambda make: f"line {make.__code__.co_firstlineno}",
+)
+def test_tensors_of_elements(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """torch reads the numbers below the tensors' dispatch."""
+    x = torch.tensor([1, 2])
+    expected, made = make(x), make(x.to("xla"))
+    assert made.dtype == expected.dtype and made.cpu().equal(expected)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_functions_of_elements_are_for_the_cpu(plain: bool) -> None:
+    x = torch.ones(2, device="xla")
+    x = nn.Parameter(x, requires_grad=False) if plain else x
+    calls = [lambda: x.apply_(abs), lambda: x.map_(x, max), lambda: x.map2_(x, x, max)]
+    for call, name in zip(calls, ("apply_", "map_", "map2_"), strict=True):
+        with pytest.raises(TypeError, match=f"{name} is only implemented on CPU tensors"):
+            call()

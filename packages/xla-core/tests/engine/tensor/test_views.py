@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch._prims as prims
+import torch._refs as refs
 
 import torch_xla
 
@@ -236,17 +238,14 @@ def test_views_share_storage_as_on_the_cpu() -> None:
         assert (part._storage is xla._storage) == same
 
 
-def test_what_no_contiguous_tensor_could_be_is_refused_and_what_one_could_is_a_view() -> None:
-    xla = base().to("xla")
-    flat = xla.transpose(0, 1).view(-1)  # on the CPU the strides forbid it; here tensors look contiguous
-    flat[0] = 100
-    assert xla[0, 0, 0].item() == 100
-    assert flat.tolist() == xla.transpose(0, 1).reshape(-1).tolist()
-    assert flat[1:3].tolist() == flat.tolist()[1:3] and xla.view(-1)[1:3].tolist() == [1, 2]
-    with pytest.raises(NotImplementedError, match="strides cannot express"):
-        flat.as_strided((2,), (1,))
-    with pytest.raises(RuntimeError, match="is invalid for input of size 24"):
-        xla.view(5, 5)
+def test_what_strides_forbid_is_refused_in_the_same_words() -> None:
+    for view in (lambda x: x.transpose(0, 1).view(-1), lambda x: x.view(5, 5), lambda x: x[..., ::2].view(torch.int16)):
+        errors = []
+        for tensor in (base(), base().to("xla")):
+            with pytest.raises(RuntimeError) as error:
+                view(tensor)
+            errors.append(str(error.value))
+        assert errors[0] == errors[1]
 
 
 def test_writes_where_elements_repeat_are_refused() -> None:
@@ -386,3 +385,26 @@ def test_a_view_of_a_leaf_cannot_be_written_to() -> None:
     with torch.no_grad():
         leaf[0].zero_()
     assert leaf[0].sum().item() == 0
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: prims.broadcast_in_dim(x, (4, 2, 3), (1, 2)),
+        lambda x: prims.split_dim(x, 1, 3),
+        lambda x: prims.transpose(x, (1, 0)),
+        lambda x: prims.collapse_view(x, 0, 1),
+        lambda x: prims.squeeze(x[:1], [0]),
+        lambda x: prims.as_strided(x, (2, 2), (1, 2), 1),
+        lambda x: refs.t(x),
+    ],
+    ids=["broadcast_in_dim", "split_dim", "transpose", "collapse_view", "squeeze", "as_strided", "refs.t"],
+)
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_primitive_views(view: Do) -> None:
+    """torch's own primitives, of which its references are made."""
+    plain, x = torch.arange(6.0).view(2, 3), torch.arange(6.0, device="xla").view(2, 3)
+    expected, shown = view(plain), view(x)
+    assert shown.stride() == expected.stride() and shown.cpu().equal(expected)
+    x.add_(1)
+    assert shown.cpu().equal(expected + 1)

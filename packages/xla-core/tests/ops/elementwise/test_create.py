@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 import xla_core.ops.elementwise.create  # noqa: F401
 from xla_core.testing.lowering import check_lowering, lower_once
@@ -113,3 +116,40 @@ def test_fill_and_copy() -> None:
     check_lowering(aten.fill.Tensor, torch.ones(3, dtype=torch.int64), torch.tensor(2.7))
     check_lowering(aten.copy.default, torch.ones(2, 3), torch.arange(3))
     check_lowering(aten.copy.default, torch.ones(2, 0), torch.ones(1, 1, dtype=torch.float64))
+
+
+MAKERS: list[Callable[..., Tensor]] = [
+    lambda out: torch.linspace(0.1, 1.7, 137, out=out),
+    lambda out: torch.linspace(0, 3, 4, out=out),
+    lambda out: torch.logspace(0, 3, 4, out=out),
+    lambda out: torch.arange(4, out=out),
+    lambda out: torch.arange(0, 4, out=out),
+    lambda out: torch.range(0, 3, out=out),
+    lambda out: torch.full((2, 2), 3, out=out),
+    lambda out: torch.eye(2, out=out),
+    lambda out: torch.ones(2, 2, out=out),
+]
+DTYPES_OF_OUT = [torch.float64, torch.float32, torch.int32, torch.int64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES_OF_OUT, ids=str)
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: f"line {make.__code__.co_firstlineno}")
+@pytest.mark.filterwarnings("ignore:An output with one or more", "ignore:The number of elements in the out", "ignore:torch.range")
+def test_what_is_made_for_out_has_its_dtype(make: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """In the precision of `out`; one of as many elements keeps its shape and place."""
+    for shape in ((0,), (3,), (2, 3)):
+        results = []
+        for device in ("cpu", "xla"):
+            whole = torch.zeros(shape, dtype=dtype, device=device)
+            out = whole[:, 1:] if len(shape) == 2 else whole
+            make(out=out)
+            results += [out.cpu(), whole.cpu() if out.shape == whole[..., 1:].shape else out.cpu()]
+        torch.testing.assert_close(results[2:], results[:2])
+
+
+def test_random_numbers_for_out_are_those_that_are_made_without() -> None:
+    for dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        torch.manual_seed(3)
+        made = torch.rand(50, dtype=dtype, device="xla")
+        torch.manual_seed(3)
+        assert torch.rand(50, out=torch.empty(0, dtype=dtype, device="xla")).cpu().equal(made.cpu())

@@ -106,3 +106,10 @@ def test_diag_embed(dtype: torch.dtype) -> None:
 def test_cross(dtype: torch.dtype) -> None:
     check_lowering(A.linalg_cross.default, values(dtype, 4, 3), values(dtype, 4, 3))
     check_lowering(A.linalg_cross.default, values(dtype, 3, 1, 2), values(dtype, 3, 5, 1), dim=0)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -2])
+def test_vectors_without_elements_are_left_out(dim: int) -> None:
+    for others in ([], [torch.ones(2, 3)]):
+        tensors = [torch.empty(0), *others, torch.empty(0)]
+        assert torch.cat([each.to("xla") for each in tensors], dim).cpu().equal(torch.cat(tensors, dim))

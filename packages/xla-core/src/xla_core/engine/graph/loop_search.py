@@ -1,7 +1,8 @@
-"""Find a loop in the recorded operations: the same ones again and again, up to the end of the pending graph."""
+"""Find a loop in the recorded operations: the same ones again and again, up to the end of the pending graph or shortly before it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from xla_core.engine.graph.aval import Aval
@@ -12,24 +13,41 @@ from xla_core.engine.graph.signature import Signature
 
 
 def find_loop(pending_graph: PendingGraph, layers: bool = False) -> Loop | None:
-    """The loop that a pending graph ends in; None if most of it is no loop.
+    """The loop that a pending graph ends in, but for a few operations; None if most of it is no loop.
 
     Turns are cut where the least data is alive between two operations: in a training loop after the optimizer's step.
     layers: equal layers of a model count as turns, too.
     """
     slots = [slot for slot, entry in enumerate(pending_graph.entries) if type(entry) is tuple]
     signatures: list[Signature] = [pending_graph.entries[slot][0] for slot in slots]  # type: ignore[index,misc]
-    ending = repeating_end(signatures)
-    if ending is None or 2 * ending[0] > len(slots):
+    for end in (len(slots), _last_of_the_most_frequent(signatures) + 1):
+        loop = _loop_before(end, pending_graph, slots, signatures, layers)
+        if loop is not None:
+            return loop
+    return None
+
+
+def _last_of_the_most_frequent(signatures: list[Signature]) -> int:
+    """The index of the last occurrence of the operation that occurs most often; -1 without operations. What is behind it is no loop."""
+    if not signatures:
+        return -1
+    most = Counter(signatures).most_common(1)[0][0]
+    return len(signatures) - 1 - signatures[::-1].index(most)
+
+
+def _loop_before(end: int, pending_graph: PendingGraph, slots: list[int], signatures: list[Signature], layers: bool) -> Loop | None:
+    """The loop that the first `end` operations end in."""
+    ending = repeating_end(signatures[:end])
+    if ending is None or 2 * ending[0] > end:
         return None
     begin, period = ending
-    if not layers and not _carries_state(pending_graph, slots, period):
+    if not layers and not _carries_state(pending_graph, slots[:end], period):
         return None
-    cut = _cheapest_cut(pending_graph, slots, len(slots) - 2 * period, period)
+    cut = _cheapest_cut(pending_graph, slots, end - 2 * period, period)
     head = begin + (cut - begin) % period
     turn = signatures[cut : cut + period]
-    end = slots[cut + period] if cut + period < len(slots) else len(pending_graph.entries)
-    return Loop(head, period, (len(slots) - head) // period, turn[-1], turn.count(turn[-1]), end - slots[cut])
+    behind = slots[cut + period] if cut + period < len(slots) else len(pending_graph.entries)
+    return Loop(head, period, (end - head) // period, turn[-1], turn.count(turn[-1]), behind - slots[cut])
 
 
 def repeating_end(items: Sequence[Hashable]) -> tuple[int, int] | None:

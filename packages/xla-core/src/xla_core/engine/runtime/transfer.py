@@ -17,7 +17,7 @@ from xla_core.base.budgets import spent
 from xla_core.base.errors import ExecutionError
 from xla_core.base.metrics import Direction, TransferEvent, Unit
 from xla_core.engine.compile import seal
-from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.aval import Aval, aval_of, dense_strides
 from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
 from xla_core.engine.placement.placement import OneDevice
 from xla_core.engine.placement.planned import MOST_KNOWN, PlannedBuffer, stand_in
@@ -56,7 +56,7 @@ def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Shar
     """
     if tensor.dim() > _MOST_DIMS:
         raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported, found {tensor.dim()}")
-    aval = aval_of(tuple(tensor.shape), tensor.dtype)
+    aval = aval_of(tuple(tensor.shape), tensor.dtype, strides=dense_strides(tensor))
     if not placement_of(recorder).target.attached:  # its memory is never read, so that a tensor on meta will do
         planned = put(stand_in(aval.shape, aval.physical), recorder, sharding)
         if isinstance(planned, PlannedBuffer) and _stays_known(tensor, tensor.dtype):
@@ -101,7 +101,9 @@ def download(value: Value) -> torch.Tensor:
     """A CPU copy of a value that has a buffer. Raises ExecutionError if the program that computed it failed."""
     with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
         array, ours = _on_host(value, transfer)
-        return to_torch(array, value.aval.dtype, copy=not ours)
+        tensor = to_torch(array, value.aval.dtype, copy=not ours)
+    strides = value.aval.strides
+    return tensor if strides is None else torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 
 def download_number(value: Value) -> Any:

@@ -21,7 +21,7 @@ def _nested(stats: dict[str, int]) -> dict[str, Any]:
     return nested
 
 
-def _exchange(index: int) -> int:
+def exchange(index: int) -> int:
     """Make `xla:index` this thread's default, unless negative. Returns the index of the one before."""
     before = client.current_index()
     if index >= 0:
@@ -35,8 +35,8 @@ def register(module: DeviceModule) -> None:
         {
             "getDeviceIndex": client.current_index,
             "setDeviceIndex": client.set_current_index,
-            "exchangeDevice": _exchange,
-            "maybeExchangeDevice": _exchange,
+            "exchangeDevice": exchange,
+            "maybeExchangeDevice": exchange,
             "getDeviceCapability": module.get_device_capability,
             "getStream": module.current_stream,
             "setStream": module.set_stream,

@@ -7,7 +7,6 @@ results are then cut to it.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,8 +62,13 @@ def _positions(mask: Tensor) -> Tensor:
 
 
 def _flat(x: Tensor) -> Tensor:
-    flat: Tensor = aten.view(x, [-1])
-    return flat
+    return _shaped(x, [-1])
+
+
+def _shaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The elements in another shape. A contiguous clone can be viewed in any; it costs nothing where `x` is not a view of a part."""
+    shaped: Tensor = aten.view(aten.clone(x, memory_format=torch.contiguous_format), shape)
+    return shaped
 
 
 def nonzero(x: Tensor) -> Tensor:
@@ -90,14 +94,12 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """Advanced indexing with masks among the indices."""
-    if any(tensor is not None and tensor.dtype is torch.uint8 for tensor in indices):
-        warnings.warn("indexing with dtype torch.uint8 is deprecated: use dtype torch.bool", UserWarning, stacklevel=2)
     present = [dim for dim, tensor in enumerate(indices) if tensor is not None]
     if len(present) == 1:
         return _by_mask(x, present[0], indices[present[0]])  # type: ignore[arg-type]
     positions: list[Tensor | None] = []
     for tensor in indices:
-        if tensor is None or tensor.dtype not in (torch.bool, torch.uint8):
+        if tensor is None or tensor.dtype is not torch.bool:
             positions.append(tensor)
         else:
             _check_mask(x, tensor, len(positions))
@@ -120,8 +122,7 @@ def _check_mask(x: Tensor, mask: Tensor, dim: int) -> None:
 def _by_mask(x: Tensor, dim: int, mask: Tensor) -> Tensor:
     """`x` read by one mask over its dimensions from `dim` on."""
     _check_mask(x, mask, dim)
-    # A clone can be viewed, also where `x` is a view. Where `x` is no view it costs nothing: it shares the value.
-    rows: Tensor = aten.view(x.clone(), [*x.shape[:dim], mask.numel(), *x.shape[dim + mask.dim() :]])
+    rows = _shaped(x, [*x.shape[:dim], mask.numel(), *x.shape[dim + mask.dim() :]])
     if not mask.numel():
         return rows
     return _cut([aten.index_select(rows, dim, _positions(mask))], aten.count_nonzero(mask), dim)[0]
@@ -188,7 +189,7 @@ def _unique_elements(x: Tensor, ordered: bool, inverse: bool, counts: bool) -> t
     if ordered:
         flat, positions = aten.sort.stable(flat, stable=True)
     elements, back, lengths = _groups(aten.unsqueeze(flat, 1), positions, inverse, counts)
-    return aten.view(elements, [-1]), aten.view(back, x.shape) if inverse else back, lengths
+    return _flat(elements), _shaped(back, x.shape) if inverse else back, lengths
 
 
 def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,13 +204,13 @@ def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bo
         return x.clone(), none, none
     shape, positions = (x.shape[dim], *x.shape[:dim], *x.shape[dim + 1 :]), None
     front = [dim, *range(dim), *range(dim + 1, x.dim())]
-    rows = aten.view(aten.permute(x, front).clone(), [shape[0], -1])
+    rows = _shaped(aten.permute(x, front), [shape[0], -1])
     if ordered:
         positions = torch.ops.xla_core.lexsort(rows)
         rows = aten.index_select(rows, 0, positions)
     unique_rows, back, lengths = _groups(rows, positions, inverse, counts)
     back_again = [*range(1, dim + 1), 0, *range(dim + 1, x.dim())]
-    return aten.permute(aten.view(unique_rows, [-1, *shape[1:]]), back_again).clone(), back, lengths
+    return aten.permute(_shaped(unique_rows, [-1, *shape[1:]]), back_again).clone(), back, lengths
 
 
 def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:

@@ -6,11 +6,12 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend
 
 from xla_core.base import private_torch
 from xla_core.base.private_torch import OpOverload
 from xla_core.engine.runtime import client
-from xla_core.engine.tensor import accelerator, dispatch, generator, host_indices, pinned, streams
+from xla_core.engine.tensor import accelerator, dispatch, generator, host_indices, not_dense, pinned, storage, streams
 from xla_core.engine.tensor.device_module import DeviceModule
 from xla_core.engine.tensor.schema import is_factory
 from xla_core.engine.tensor.tensor import XLATensor
@@ -75,14 +76,24 @@ def _is_ours(output: Any) -> bool:
     return isinstance(output, torch.Tensor) and output.device.type == "xla"
 
 
+def _to_xla(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **options: Any) -> torch.Tensor:
+    """`tensor.to("xla")`; device: another one than this thread's default, or its index."""
+    where = client.recorder_of(device).device
+    return tensor.to(device=where, non_blocking=non_blocking, **options)
+
+
 def register() -> None:
     """Add device `xla` to torch. Starts no client."""
     module = DeviceModule("torch.xla")
     private_torch.register_device("xla", module)
+    torch.Tensor.xla = _to_xla  # type: ignore[attr-defined]
+    generate_methods_for_privateuse1_backend(for_tensor=False, for_packed_sequence=True, for_storage=True)
     private_torch.trace_as_plain(XLATensor)
     accelerator.register(module)
     generator.register()
+    not_dense.register()
     pinned.register()
+    storage.register()
     streams.register()
     client.when_default_moves(lambda: private_torch.redirect_moves(lambda: torch.device("xla", client.current_index())))
     private_torch.guard_engine(_is_ours, client.check_thread)

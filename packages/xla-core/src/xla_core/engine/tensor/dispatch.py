@@ -15,7 +15,7 @@ from xla_core.base.private_torch import OpOverload, call_kernel, has_kernel
 from xla_core.engine.graph.entries import NamedLine
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.runtime.source_location import open_scopes, user_line
-from xla_core.engine.tensor import data_dependent, fallback, host_indices, views
+from xla_core.engine.tensor import data_dependent, fallback, host_indices, not_dense, streams, views
 from xla_core.engine.tensor.encode import recorder_among
 from xla_core.engine.tensor.handlers import aliases, blanks, copies, reads, zeros
 from xla_core.engine.tensor.limited import with_check_of_dtype
@@ -28,7 +28,9 @@ from xla_core.ops.facts import TorchKernel
 from xla_core.ops.table import TABLE, OpSpec, kernel_of, on_register
 
 _custom: dict[str, Handler] = {
-    name: handler for subject in (aliases, blanks, copies, data_dependent, reads, zeros) for name, handler in subject.HANDLERS.items()
+    name: handler
+    for subject in (aliases, blanks, copies, data_dependent, not_dense, reads, streams, zeros)
+    for name, handler in subject.HANDLERS.items()
 }
 _OTHER_DTYPES = ("view.dtype", "view_as_complex")
 _THIS_DEVICE, _ANY_DEVICE = "PrivateUse1", "CompositeExplicitAutograd"
@@ -75,7 +77,7 @@ def route(func: OpOverload) -> Route:
         return Route.COMPOSITE
     convention = calling(func).convention
     if convention is Convention.VIEW:
-        return Route.VIEW
+        return Route.OF_PARTS if func.namespace == "prims" else Route.VIEW
     if convention is Convention.FUNCTIONAL and kernel_of(str(func._schema.name)) is TorchKernel.OF_PARTS:
         return Route.OF_PARTS
     if name not in TABLE and func.namespace != "aten" and any(has_kernel(name, key) for key in (_THIS_DEVICE, _ANY_DEVICE)):

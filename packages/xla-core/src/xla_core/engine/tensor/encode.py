@@ -71,8 +71,8 @@ class Call:
         self.scalars: frozenset[int | str] = frozenset(positions | spec.scalars)
         convention = calling(func)
         self.mutated = convention.mutated
-        # Random fills check their numbers at each call; dropout does so in Python before it comes here.
-        self.checked = spec.random and bool(spec.scalars) and bool(convention.mutated)
+        # Random fills check their numbers at each call, and warn of them; dropout does so in Python before it comes here.
+        self.checked = spec.random and bool(convention.mutated) and (bool(spec.scalars) or func._schema.name == "aten::random_")
         self.fresh = convention.fresh
         # An exponent decides which program is best (x * x for 2): a constant as long as it stays the same, and always if whole.
         self.exponent = "exponent" in spec.scalars
@@ -81,12 +81,17 @@ class Call:
 
     def check_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise what torch raises for the numbers of this call: a known signature says nothing about their values."""
-        numbers = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
-        stand_ins = [torch.empty(0, dtype=arg.dtype, device="cpu") if isinstance(arg, torch.Tensor) else arg for arg in args]
+        numbers = {name: _stand_in(value) for name, value in kwargs.items() if name not in _PLACEMENT}
+        func = self.functional if any(argument.is_out for argument in self.func._schema.arguments) else self.func
         try:
-            self.func(*stand_ins, **numbers)
+            func(*map(_stand_in, args), **numbers)
         except NotImplementedError:  # a dtype that the CPU lacks
             return
+
+
+def _stand_in(item: Any) -> Any:
+    """An empty CPU tensor for a tensor, anything else as it is."""
+    return torch.empty(0, dtype=item.dtype, device="cpu") if isinstance(item, torch.Tensor) else item
 
 
 _REMEMBERED = 8192
@@ -190,7 +195,7 @@ class _Encoder:
                 add_key(value.aval)
                 add_slot(value.slot)
             else:
-                add_key(spec.aval)
+                add_key(spec.shown)
                 add_slot(pending_graph.read(value.slot, spec))
 
     def number(self, number: int | float, as_input: ScalarInput, as_fixed: ScalarInput) -> None:
@@ -249,7 +254,7 @@ def encode(
                 key.append(value.aval)
                 slots.append(value.slot)
             else:
-                key.append(spec.aval)
+                key.append(spec.shown)
                 slots.append(pending_graph.read(value.slot, spec))
         # As in `_Encoder.number`, by which encoding an operation with a number would take twice as long.
         elif kind is float and place in scalars:

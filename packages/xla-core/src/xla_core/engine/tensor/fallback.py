@@ -10,7 +10,7 @@ import torch
 
 from xla_core.base import config, metrics
 from xla_core.base.config import FallbackPolicy
-from xla_core.base.errors import DeviceMismatchError, FallbackError, UnsupportedOperationError
+from xla_core.base.errors import DeviceMismatchError, FallbackError
 from xla_core.base.metrics import FallbackEvent
 from xla_core.base.private_torch import OpOverload, as_called_by_user, tree_flatten, tree_map
 from xla_core.engine.graph.pending_graph import Recorder
@@ -19,6 +19,7 @@ from xla_core.engine.runtime.source_location import user_line
 from xla_core.engine.runtime.sync import compute
 from xla_core.engine.runtime.transfer import upload
 from xla_core.engine.tensor.data_dependent import refuse_planned
+from xla_core.engine.tensor.not_dense import check_dense
 from xla_core.engine.tensor.plain import mixed
 from xla_core.engine.tensor.refusals import on_meta
 from xla_core.engine.tensor.schema import calling, full_name, functional_of
@@ -85,6 +86,9 @@ def _called(
     """The arguments on the CPU, and what stock torch makes of them."""
     # By identity: an argument that is passed twice is one tensor on the CPU, too.
     copies = dict(zip(map(id, tensors), cpu_copies(tensors), strict=True))
+    for argument in func._schema.arguments:
+        if argument.is_out and type(out := kwargs.get(argument.name)) is XLATensor:
+            copies[id(out)] = copies[id(out)].clone()  # memory that torch can resize
 
     def to_cpu(item: Any) -> Any:
         if isinstance(item, torch.device):
@@ -142,10 +146,7 @@ def _back(
     def to_xla(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
-        if item.layout is not torch.strided:
-            raise UnsupportedOperationError(
-                f"{full_name(func)} gives a tensor of layout {item.layout}, xla tensors are dense: use .cpu() first"
-            )
+        check_dense(func, item)
         return same[id(item)] if id(item) in same else wrap(upload(item, target))
 
     return tree_map(to_xla, results)

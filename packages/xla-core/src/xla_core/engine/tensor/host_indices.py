@@ -7,6 +7,7 @@ then called again with the index on the device, so that their other calls pay no
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,14 +20,18 @@ from xla_core.engine.tensor.plain import PLAIN, ours, tensor_behind
 from xla_core.engine.tensor.schema import Convention, Handler, calling
 from xla_core.engine.tensor.tensor import XLATensor, wrap
 
-_MASKS = (torch.bool, torch.uint8)
+_BYTES = torch.uint8
+_MASKS = (torch.bool, _BYTES)
 # Names of arguments that are indices or masks. (`offsets` is one of embedding_bag.)
 _INDEX_NAMES = frozenset({"index", "indices", "mask", "offsets"})
 _INDICES = (torch.int64, torch.int32, torch.bool, torch.uint8)
 
 
 def with_host_indices(func: OpOverload, handler: Handler) -> Handler:
-    """`handler`, with indices moved from the CPU to the device of the indexed tensor; `handler` itself for operations without indices."""
+    """`handler`, with indices moved from the CPU to the device of the indexed tensor; `handler` itself for operations without indices.
+
+    Masks of bytes become masks of booleans, with torch's warning at each call: what is inferred once for calls that are alike warns once.
+    """
     arguments = func._schema.arguments
     if len(arguments) < 2 or arguments[1].name != "indices" or "Optional[Tensor]" not in str(arguments[1].type):
         return handler
@@ -34,7 +39,7 @@ def with_host_indices(func: OpOverload, handler: Handler) -> Handler:
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for index in args[1]:
-            if type(index) is not XLATensor and index is not None and index.is_cpu:
+            if index is not None and (index.dtype is _BYTES or (type(index) is not XLATensor and index.is_cpu)):
                 return handler((args[0], _moved(ours(args[0]), args[1], reads), *args[2:]), kwargs)
         return handler(args, kwargs)
 
@@ -68,6 +73,10 @@ def _moved(x: XLATensor, indices: Sequence[torch.Tensor | None], reads: bool) ->
     moved: list[torch.Tensor | None] = []
     dim = among_indexed = 0
     for index in indices:
+        if index is not None and index.dtype is _BYTES:
+            text = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
+            warnings.warn(text, UserWarning, stacklevel=5)
+            index = torch.ops.aten.ne.Scalar(index, 0)
         if index is None or not index.is_cpu:
             moved.append(index)
             dim += _dims(index)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from xla_core.base import metrics
-from xla_core.base.errors import InternalError, internal
+from xla_core.base.errors import InternalError, UnsupportedDtypeError, UnsupportedOperationError, internal
 from xla_core.base.private_torch import OpOverload, tree_flatten, tree_map, tree_unflatten
-from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.aval import Aval, aval_of, dense_strides
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.runtime.source_location import in_optimizer, user_line
@@ -68,7 +68,10 @@ def _signature(
     bare = isinstance(result, torch.Tensor)
     items = _flat(result) if isinstance(result, (list, tuple)) else [result]
     manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in _flat([*args, *kwargs.values()]))
-    inferred = tuple([result_aval(item, manual) for item in items])
+    try:
+        inferred = tuple([result_aval(item, manual) for item in items])
+    except UnsupportedDtypeError as error:  # a TypeError, by which Python's operators would say that they do not know the operands
+        raise UnsupportedOperationError(f"{call.name}: {error}") from error
     stored, pack = inferred, None if bare else _packer(result)
     if targets is not None:
         stored = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
@@ -98,7 +101,7 @@ def result_aval(item: Any, manual: bool) -> Aval | None:
         return None
     if not isinstance(item, torch.Tensor):
         raise InternalError(f"an operation with a lowering returned a {type(item).__name__}, which no tensor can hold")
-    return aval_of(tuple(item.shape), item.dtype, manual)
+    return aval_of(tuple(item.shape), item.dtype, manual, dense_strides(item))
 
 
 def _flat(items: Sequence[Any]) -> Iterator[Any]:
@@ -137,9 +140,15 @@ def _written(call: Call, inferred: tuple[Aval | None, ...], targets: list[Any], 
     flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
     internal(len(flat) == len(inferred), lambda: f"{call.name} writes {len(flat)} tensors, its functional form gives {len(inferred)}")
     return tuple(
-        None if target is None or aval is None else aval_of(aval.shape if resize else tuple(target.shape), target.dtype, manual)
+        None if target is None or aval is None else _of_target(target, aval, resize, manual)
         for target, aval in zip(flat, inferred, strict=True)
     )
+
+
+def _of_target(target: torch.Tensor, result: Aval, resize: bool, manual: bool) -> Aval:
+    if resize and result.shape != tuple(target.shape):
+        return aval_of(result.shape, target.dtype, manual, result.strides)
+    return aval_of(tuple(target.shape), target.dtype, manual, dense_strides(target))
 
 
 def _placeholder(arg: Any, dynamic: bool, exponent: bool) -> Any:
@@ -178,10 +187,11 @@ def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets
 
     def fresh_meta(item: Any) -> Any:
         if type(item) is XLATensor and id(item) in written:
-            return torch.empty(item.shape, dtype=item.dtype, device="meta")
+            return torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device="meta")
         return meta_of(item)
 
-    named = dict(kwargs)
+    names = {argument.name for argument in call.func._schema.arguments}
+    named = {name: value for name, value in kwargs.items() if name in names}  # without the dtype of what is made for `out`
     if outs:
         named.update(zip(call.mutated, targets, strict=True))
     try:
@@ -193,6 +203,6 @@ def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets
 
 
 def out_key(targets: list[Any]) -> tuple[Any, ...]:
-    """Key part of the out= tensors: shapes and dtypes."""
+    """Key part of the out= tensors: shapes, strides and dtypes."""
     flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
-    return tuple(None if item is None else (tuple(item.shape), item.dtype) for item in flat)
+    return tuple(None if item is None else (tuple(item.shape), item.stride(), item.dtype) for item in flat)

@@ -1,7 +1,8 @@
 """The shapes of results by rule, for kinds of calls that torch has inferred before: a new size costs microseconds, not a millisecond.
 
-A kind of call is an operator with the dtypes and numbers of dimensions of its tensors, which of their sizes are 0 or 1, and its other
-arguments. Torch infers the first call of each kind and may refuse it; a rule holds for a kind if it gives the same for that call.
+A kind of call is an operator with the dtypes and numbers of dimensions of its tensors, which of their sizes are 0 or 1, the order of
+their dimensions in memory, and its other arguments. Torch infers the first call of each kind and may refuse it; a rule holds for a kind
+if it gives the same for that call.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from xla_core.base.private_torch import OpOverload
-from xla_core.engine.graph.aval import aval_of
+from xla_core.engine.graph.aval import aval_of, row_major
 from xla_core.engine.tensor.tensor import XLATensor
 
 Shape = tuple[int, ...]
@@ -23,8 +24,8 @@ Rule = Callable[..., "list[Shape] | None"]
 
 _MOST = 4096
 _CONSTANTS = frozenset({type(None), bool, int, float, complex, str, torch.dtype, torch.memory_format, torch.layout, torch.device})
-_known: dict[Any, tuple[torch.dtype, ...]] = {}
-"""The dtypes of the results of each kind whose rule holds."""
+_known: dict[Any, tuple[tuple[torch.dtype, Shape], ...]] = {}
+"""The dtypes of the results of each kind whose rule holds, and the order of their dimensions in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,11 @@ class RuledCall:
 
     def results(self) -> Any:
         """Meta tensors like the results; None if torch has not inferred a call of this kind yet."""
-        dtypes = _known.get(self.kind)
-        if dtypes is None:
+        known = _known.get(self.kind)
+        if known is None:
             return None
-        metas = tuple([aval_of(shape, dtype).meta for shape, dtype in zip(self.shapes, dtypes, strict=True)])
+        layouts = zip(self.shapes, known, strict=True)
+        metas = tuple([aval_of(shape, dtype, strides=_dense(shape, order)).meta for shape, (dtype, order) in layouts])
         return metas[0] if len(metas) == 1 else metas
 
     def learn(self, result: Any) -> None:
@@ -47,10 +49,12 @@ class RuledCall:
         results = [result] if isinstance(result, torch.Tensor) else result
         if len(results) != len(self.shapes) or not all(isinstance(item, torch.Tensor) for item in results):
             return
-        if [tuple(item.shape) for item in results] == self.shapes:
+        orders = [_order(item.stride()) for item in results]
+        layouts = [(tuple(item.shape), item.stride()) for item in results]
+        if layouts == [(shape, _dense(shape, order)) for shape, order in zip(self.shapes, orders, strict=True)]:
             if len(_known) >= _MOST:
                 _known.clear()
-            _known[self.kind] = tuple([item.dtype for item in results])
+            _known[self.kind] = tuple([(item.dtype, order) for item, order in zip(results, orders, strict=True)])
 
 
 def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RuledCall | None:
@@ -76,6 +80,9 @@ def _sizes(arg: Any, kind: list[Any]) -> Any:
     if cls is XLATensor:
         size = arg.shape
         kind += (arg.dtype, tuple([length if length < 2 else 2 for length in size]))
+        strides = arg.stride()
+        if strides != row_major(size):
+            kind.append(_nesting(size, strides))
         return size
     if cls in _CONSTANTS:
         kind += (cls, arg)
@@ -84,6 +91,32 @@ def _sizes(arg: Any, kind: list[Any]) -> Any:
     else:
         kind.append(NotImplemented)
     return arg
+
+
+def _order(strides: Sequence[int]) -> Shape:
+    """The dimensions from the outermost in memory to the innermost."""
+    return tuple(sorted(range(len(strides)), key=strides.__getitem__, reverse=True))
+
+
+def _dense(shape: Shape, order: Shape) -> Shape:
+    """The strides of a tensor without gaps whose dimensions have this order in memory."""
+    strides = [0] * len(shape)
+    for dim, stride in zip(order, row_major([shape[dim] for dim in order]), strict=True):
+        strides[dim] = stride
+    return tuple(strides)
+
+
+def _nesting(shape: Sequence[int], strides: Sequence[int]) -> Any:
+    """All that torch may ask of strides: the order of dimensions, and after which there are gaps; NotImplemented if elements overlap."""
+    order = _order(strides)
+    gaps = []
+    least = 1
+    for dim in reversed(order):
+        if strides[dim] < least:
+            return NotImplemented
+        gaps.append(strides[dim] > least)
+        least = strides[dim] * max(shape[dim], 1)
+    return order, tuple(gaps)
 
 
 @cache

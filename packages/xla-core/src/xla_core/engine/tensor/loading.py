@@ -6,15 +6,17 @@ uploaded. Tensors that are the same window of one storage share their data, as t
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from xla_core.base.errors import UnsupportedOperationError
+from xla_core.engine.graph.aval import row_major
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.runtime.transfer import upload
 from xla_core.engine.tensor.storage import SharedStorage, Storage
-from xla_core.engine.tensor.tensor import XLATensor, row_major, set_data, view_of, wrap
+from xla_core.engine.tensor.tensor import XLATensor, set_data, view_of, wrap
 
 
 class HostStorage(torch.UntypedStorage):
@@ -60,7 +62,7 @@ def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _over(storage: Storage, dtype: torch.dtype, window: list[Any]) -> torch.Tensor:
     """All elements of a storage in a row, or a window of them: offset, size and stride."""
-    flat = view_of(storage, None).view(-1).view(dtype)
+    flat = view_of(storage, None).as_strided((math.prod(storage.value.aval.shape),), (1,), 0).view(dtype)
     if not window:
         return flat
     offset, *layout = window

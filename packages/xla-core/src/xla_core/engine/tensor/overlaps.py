@@ -14,7 +14,7 @@ from xla_core.engine.tensor.encode import remember
 from xla_core.engine.tensor.plain import as_xla
 from xla_core.engine.tensor.refusals import host_stand_in, on_cpu
 from xla_core.engine.tensor.storage import Storage
-from xla_core.engine.tensor.tensor import XLATensor, row_major
+from xla_core.engine.tensor.tensor import XLATensor
 
 _ABOUT_OVERLAPS = "unsupported operation"  # how torch's errors about them begin
 _refused: dict[Any, str | None] = {}
@@ -49,11 +49,7 @@ def _refusal(func: OpOverload, storage: Storage, args: tuple[Any, ...], kwargs: 
         return made[id(item)]
 
     def shown(item: XLATensor) -> torch.Tensor:
-        spec = item._view
-        if spec is not None and not spec.strided:
-            return host_stand_in(item)  # type: ignore[no-any-return]
-        start, strides = (0, row_major(item.shape)) if spec is None else (spec.start, spec.strides)
-        return torch.empty(0, dtype=item.dtype, device="cpu").set_(memory, start, item.shape, strides)
+        return torch.empty(0, dtype=item.dtype, device="cpu").set_(memory, item.storage_offset(), item.shape, item.stride())
 
     try:
         on_cpu(func, args, kwargs, stand_in)

@@ -5,6 +5,7 @@ Everything slow (shape inference, choosing a lowering, the user's line) happens 
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -77,7 +78,7 @@ def functional(call: Call) -> Handler:
         storage = Storage()
         storage.value = value
         storage.annotations = None
-        tensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _strided, recorder.device)
+        tensor = make_wrapper(XLATensor, aval.shape, aval.strides, None, None, aval.dtype, _strided, recorder.device)
         tensor._storage = storage
         tensor._view = None
         tensor._seen = None
@@ -152,6 +153,10 @@ def in_place(call: Call) -> Handler:
     return run
 
 
+_FILL_OUT = frozenset({"aten::linspace", "aten::logspace", "aten::arange", "aten::range"})
+"""Operators that resize `out` only if it has another number of elements than their result."""
+
+
 def mutating(call: Call) -> Handler:
     """Handler of any other overload that writes to arguments: lists, several, out=."""
     arguments = call.func._schema.arguments
@@ -162,6 +167,8 @@ def mutating(call: Call) -> Handler:
         return in_place(call)
     signatures = call.signatures
     lists = call.spec.on_lists
+    takes_dtype = bool(outs) and "dtype" not in names and any(argument.name == "dtype" for argument in call.functional._schema.arguments)
+    fills = bool(outs) and call.func._schema.name in _FILL_OUT
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         targets: list[Any] = [
@@ -173,6 +180,8 @@ def mutating(call: Call) -> Handler:
             raise mixed(next(arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)))
         if outs:
             _check_outs(recorder, targets)
+            if takes_dtype:  # what is made is of the dtype of `out`
+                inputs = {**inputs, "dtype": targets[0].dtype}
         _check_overlaps(call.func, targets, args, kwargs)
         with recorder.lock:
             pending_graph = recorder.pending_graph
@@ -189,7 +198,7 @@ def mutating(call: Call) -> Handler:
                 signature = remember(signatures, tuple(key), signature)
             call.count += 1
             values = define(recorder, pending_graph, signature, slots)
-            fresh = len(values) - _assign_all(targets, values)
+            fresh = 0 if fills and _fill(targets[0], values[0]) else len(values) - _assign_all(targets, values)
         if len(pending_graph.entries) > pending_graph.limit:
             relieve(recorder, [value for value in values if value is not None])
         if lists:
@@ -198,6 +207,14 @@ def mutating(call: Call) -> Handler:
         return _returned(call, values[:fresh], targets)
 
     return run
+
+
+def _fill(target: torch.Tensor, value: Any) -> bool:
+    """Write a vector to a tensor of another shape and as many elements, in their order. Returns False if these are not its shapes."""
+    if target.numel() != math.prod(value.aval.shape) or tuple(target.shape) == value.aval.shape:
+        return False
+    torch.ops.aten.copy_.default(target, torch.ops.aten.view.default(wrap(value), target.shape))
+    return True
 
 
 def _check_overlaps(func: OpOverload, targets: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

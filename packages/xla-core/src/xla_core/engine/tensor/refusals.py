@@ -18,7 +18,7 @@ def meta_of(item: Any) -> Any:
     """The meta tensor that stands for an xla tensor, the meta device for a device; anything else as it is."""
     if type(item) is XLATensor:
         spec = item._view
-        return (item._storage.value.aval if spec is None else spec.aval).meta
+        return (item._storage.value.aval if spec is None else spec.shown).meta
     if isinstance(item, torch.device):
         return torch.device("meta")
     return item
@@ -27,7 +27,7 @@ def meta_of(item: Any) -> Any:
 def host_stand_in(item: Any) -> Any:
     """The CPU tensor of zeros that stands for an xla tensor, the CPU for a device; anything else as it is."""
     if type(item) is XLATensor:
-        return torch.zeros(item.shape, dtype=item.dtype, device="cpu")
+        return torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device="cpu").zero_()
     if isinstance(item, torch.device):
         return torch.device("cpu")
     return item

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from xla_core.base import private_torch
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.engine.graph.pending_graph import Value, blank_value
 
@@ -42,6 +43,55 @@ class SharedStorage(torch.UntypedStorage):
         """A number that tells this storage from all others, like an address, but nothing can be read there; 0 for an empty one."""
         return self.number if self.nbytes() else 0
 
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """The device; `meta` once no tensor shows the data."""
+        storage = self.behind()
+        return torch.device("meta") if storage is None else storage.value.recorder.device
+
+    def _bytes(self) -> torch.Tensor:
+        """A tensor over the data. Raises UnsupportedStorageError once no tensor shows it."""
+        if self.behind() is None:
+            raise UnsupportedStorageError("no xla tensor shows the data of this storage any more: keep the tensor, and read its .cpu()")
+        return torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
+
+    def cpu(self) -> torch.UntypedStorage:
+        """A copy on the CPU."""
+        return self._bytes().cpu().untyped_storage()
+
+    def clone(self) -> torch.UntypedStorage:
+        """A copy on the device."""
+        return _kept(self._bytes().clone())
+
+    def to(self, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
+        """This storage, if it is on `device`, else a copy there."""
+        there = torch.empty(0, dtype=torch.uint8, device=device).device  # with an index
+        if there == self.device:
+            return self
+        return self.cpu() if there.type == "cpu" else _kept(self._bytes().to(there))
+
+    def tolist(self) -> list[int]:
+        """The bytes: a value read."""
+        return self._bytes().tolist()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.cpu()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._bytes()[index] = value
+
+    def fill_(self, value: int) -> SharedStorage:
+        """Set each byte."""
+        self._bytes().fill_(value)
+        return self
+
+    def copy_(self, source: Any, non_blocking: bool | None = None) -> Any:
+        """Take the bytes of a storage of the same size, wherever it is."""
+        if source.nbytes() != self.nbytes():
+            raise RuntimeError(f"size does not match, self was {self.nbytes()} bytes but src was {source.nbytes()} bytes")
+        self._bytes().copy_(torch.empty(0, dtype=torch.uint8, device=source.device).set_(source))
+        return self
+
     def resize_(self, size: int) -> SharedStorage:
         """Drop the data if `size` is 0, as torch's `fully_shard` does; resized again, it is zeros until it is written to."""
         storage = self.behind()
@@ -49,6 +99,15 @@ class SharedStorage(torch.UntypedStorage):
             storage.value = blank_value(storage.value.recorder, storage.value.aval)
         super().resize_(size)
         return self
+
+
+def _kept(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Another stand-in for the storage of a tensor, which keeps the data: that of the tensor itself does not, or no data would ever end."""
+    shared: Any = tensor.untyped_storage()
+    storage = shared.behind()
+    kept = SharedStorage(shared.nbytes(), device="meta")  # type: ignore[no-untyped-call]
+    kept.behind, kept.number = lambda: storage, shared.number
+    return kept
 
 
 class _Numbers:
@@ -83,3 +142,62 @@ def shared_storage(storage: Storage) -> SharedStorage:
         fresh.number = _numbers.take(size)
         shared = _storages.setdefault(storage, fresh)  # another thread may have been first
     return shared
+
+
+def _new_storage(new: Callable[..., Any]) -> Any:
+    def __new__(cls: type, *args: Any, device: Any = None, **others: Any) -> Any:
+        if device is None or torch.device(device).type != "xla":
+            return new(cls, *args, device=device, **others)
+        on_host = torch.empty(0, dtype=torch.uint8).set_(new(cls, *args, **others))
+        sized = not args or isinstance(args[0], int)
+        return _kept(torch.empty_like(on_host, device=device) if sized else on_host.to(device))
+
+    return __new__
+
+
+def _copy(copy: Callable[..., Any]) -> Any:
+    def copy_(storage: Any, source: Any, non_blocking: Any = None) -> Any:
+        return copy(storage, source.cpu() if isinstance(source, SharedStorage) else source, non_blocking)
+
+    return copy_
+
+
+def _of_sequence(of_sequence: Callable[..., Any]) -> Any:
+    def _get_storage_from_sequence(sequence: Any, dtype: torch.dtype, device: Any) -> Any:
+        if torch.device(device).type != "xla":
+            return of_sequence(sequence, dtype, device)
+        return _kept(torch.tensor(sequence, dtype=dtype, device=device))
+
+    return _get_storage_from_sequence
+
+
+def _typed_storage(typed: Callable[..., Any]) -> Any:
+    def _typed_storage(tensor: torch.Tensor) -> Any:
+        storage = typed(tensor)
+        if tensor.device.type == "xla":
+            storage._shown_by = tensor
+        return storage
+
+    return _typed_storage
+
+
+def _new_wrapped_storage(wrapped: Callable[..., Any]) -> Any:
+    def _new_wrapped_storage(typed: torch.TypedStorage, untyped: torch.UntypedStorage) -> Any:
+        if not isinstance(untyped, SharedStorage):
+            return wrapped(typed, untyped)
+        return torch.TypedStorage(wrap_storage=untyped, dtype=typed.dtype, _internal=True)
+
+    return _new_wrapped_storage
+
+
+def register() -> None:
+    """Let torch's storages be on xla devices: untyped ones are made there and copied from there, typed ones keep the data."""
+    private_torch.replace_in_torch(
+        {
+            (torch.UntypedStorage, "__new__"): _new_storage,
+            (torch.UntypedStorage, "copy_"): _copy,
+            (torch.storage, "_get_storage_from_sequence"): _of_sequence,
+            (torch.TypedStorage, "_new_wrapped_storage"): _new_wrapped_storage,
+            (torch.Tensor, "_typed_storage"): _typed_storage,
+        }
+    )

@@ -13,6 +13,7 @@ from xla_core.base.errors import UnsupportedOperationError
 from xla_core.base.private_torch import CppEvent, CppStream
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.runtime.executor import last_launched, wait
+from xla_core.engine.tensor.schema import Handler
 
 
 class XLAEvent(CppEvent):  # type: ignore[misc]
@@ -138,6 +139,13 @@ class XLAStream(CppStream):  # type: ignore[misc]
         """Wait for all work launched on another device."""
         if other.device != self.device:
             other.synchronize()
+
+
+def _record_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`tensor.record_stream(stream)`: the client keeps the memory of a tensor until all that reads it has run, whatever the stream."""
+
+
+HANDLERS: dict[str, Handler] = {"record_stream": _record_stream}
 
 
 def register() -> None:

@@ -14,7 +14,6 @@ from xla_core.base.private_torch import (
     between_graphs,
     cpp_data,
     cpp_storage,
-    describing,
     make_wrapper,
     rebuild_device_tensor,
     rebuild_subclass,
@@ -28,7 +27,7 @@ from xla_core.engine.graph.pending_graph import Value, counted
 from xla_core.engine.runtime.client import mend
 from xla_core.engine.runtime.resharding import keep_sharding
 from xla_core.engine.tensor.schema import Handler
-from xla_core.engine.tensor.storage import Storage, UnsupportedStorageError, shared_storage
+from xla_core.engine.tensor.storage import Storage, shared_storage
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _make_handler: Callable[[Any], Handler]
@@ -95,33 +94,12 @@ class XLATensor(torch.Tensor):
         """Equal for tensors that share data, as long as one of them lives."""
         return id(self._storage)
 
-    def stride(self, dim: int | None = None) -> Any:
-        """Row-major strides in elements: xla tensors have no layout of their own."""
-        if describing():  # torch.compile computes with torch's own layout
-            return super().stride() if dim is None else super().stride(dim)
-        strides = row_major(self.shape)
-        return strides if dim is None else strides[dim]
-
-    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
-        """True."""
-        return True
-
-    def storage_offset(self) -> int:
-        """The offset of a view in the data that it shares, in elements, as torch counts."""
-        return 0 if self._view is None else int(self._view.start)
-
     def data_ptr(self) -> int:
         """A number that tells where the tensor's data begins, equal for tied weights; 0 for a tensor without elements.
 
         It is no address: nothing can be read there.
         """
-        return shared_storage(self._storage).data_ptr() + self.storage_offset() * self.itemsize if self.numel() else 0
-
-    def storage(self) -> Any:
-        """Raises NotImplementedError: there is no memory that the host could read."""
-        raise UnsupportedStorageError(
-            "an xla tensor has no storage that the host could read; use .cpu(), or xla_core.abi.tensors.buffer_of for its device buffer"
-        )
+        return shared_storage(self._storage).data_ptr() + int(self.storage_offset()) * self.itemsize if self.numel() else 0
 
     def untyped_storage(self) -> Any:
         """The same object for tensors that share data: its size, and a `data_ptr` of its own, which is no address."""
@@ -140,6 +118,14 @@ class XLATensor(torch.Tensor):
         if force:
             return self.detach().cpu().numpy(force=True)
         raise TypeError(f"can't convert a tensor on {self.device} to numpy: copy it to host memory with .cpu() first")
+
+    def map_(self, tensor: torch.Tensor, callable: Any) -> Any:
+        """Raises TypeError, as tensors on any other device than the CPU do."""
+        raise TypeError("map_ is only implemented on CPU tensors: use torch's operations, or .cpu() first")
+
+    def map2_(self, x: torch.Tensor, y: torch.Tensor, callable: Any) -> Any:
+        """Raises TypeError, as tensors on any other device than the CPU do."""
+        raise TypeError("map2_ is only implemented on CPU tensors: use torch's operations, or .cpu() first")
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
@@ -171,17 +157,6 @@ class XLATensor(torch.Tensor):
         return render(self)
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor of `shape`."""
-    strides = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    strides.reverse()
-    return tuple(strides)
-
-
 _STRIDED = torch.strided
 
 
@@ -208,7 +183,7 @@ def wrap(value: Value) -> XLATensor:
     storage.value = value
     storage.annotations = None
     aval = value.aval
-    tensor: XLATensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _STRIDED, value.recorder.device)
+    tensor: XLATensor = make_wrapper(XLATensor, aval.shape, aval.strides, None, None, aval.dtype, _STRIDED, value.recorder.device)
     tensor._storage = storage
     tensor._view = None
     tensor._seen = None
@@ -224,7 +199,7 @@ def wrap_all(values: Sequence[Value]) -> list[XLATensor]:
         storage.value = value
         storage.annotations = None
         aval = value.aval
-        tensor: XLATensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _STRIDED, value.recorder.device)
+        tensor: XLATensor = make_wrapper(XLATensor, aval.shape, aval.strides, None, None, aval.dtype, _STRIDED, value.recorder.device)
         tensor._storage = storage
         tensor._view = None
         tensor._seen = None
@@ -239,9 +214,9 @@ def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLA
             return view_of(storage, spec)
     next(_made)
     value = storage.value
-    whole = spec is None or not spec.steps
+    whole = spec is None or spec is value.aval.root
     aval = value.aval if whole else spec.aval
-    strides, start = (None, None) if whole else (spec.strides, spec.start)
+    strides, start = (aval.strides, None) if whole else (spec.strides, spec.start)
     tensor: XLATensor = make_wrapper(XLATensor, aval.shape, strides, start, None, aval.dtype, _STRIDED, value.recorder.device)
     tensor._storage = storage
     tensor._view = None if whole else spec

@@ -63,7 +63,7 @@ CUT_BYTES = 1 << 20
 def _cut_on_host(tensor: XLATensor) -> torch.Tensor | None:
     """A copy of a view, cut out of a copy of its base; None where the device should run the read."""
     spec, base = tensor._view, tensor._storage.value
-    if spec is None or base.buffer is None or not spec.strided or base.aval.nbytes > CUT_BYTES:
+    if spec is None or base.buffer is None or base.aval.nbytes > CUT_BYTES:
         return None
     if tensor._seen is not None and tensor._seen[0] is base:
         return None  # it has a value of its own already
@@ -72,7 +72,7 @@ def _cut_on_host(tensor: XLATensor) -> torch.Tensor | None:
     meta = spec.meta
     host_storage = download(base).untyped_storage()
     part = torch.empty(0, dtype=meta.dtype, device="cpu").set_(host_storage, meta.storage_offset(), tuple(meta.shape), meta.stride())
-    part = part.clone(memory_format=torch.contiguous_format)
+    part = part.clone()
     part = part.conj_physical() if meta.is_conj() else part
     return part.neg() if meta.is_neg() else part
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from xla_core.base.errors import InternalError, UnsupportedOperationError
+from xla_core.base.errors import InternalError
 from xla_core.base.private_torch import OpOverload, hidden_from_modes
-from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.aval import Aval, aval_of, dense_strides
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.runtime.source_location import user_line
 from xla_core.engine.tensor.encode import remember
@@ -28,11 +28,10 @@ from xla_core.ops.shape.views import VIEWS
 class ViewSpec:
     """A view of any base of one Aval.
 
-    aval: shape and dtype of the view; strides, start: torch's own strides and storage offset, in elements; meta: a meta tensor with
-    exactly that layout.
+    aval: of the value that reads it, and of a copy, whose elements follow each other in memory; shown: with the view's own strides.
+    strides, start: torch's own strides and storage offset, in elements; meta: a meta tensor with exactly that layout.
     read, write: recorded operations `(base, *offsets) -> view` and `(base, new view, *write_offsets) -> new base`, the same for all
     views that differ in where their slices begin; a write may take other steps (`writes`).
-    strided: `meta` says where its elements are in the base; False for a view that torch can only make of a contiguous copy.
     lazy: torch's conjugate or negative bit is set on it.
     overlaps: several of its elements are one element of the base, so that writing is refused as on the CPU.
     """
@@ -46,9 +45,9 @@ class ViewSpec:
         "offsets",
         "overlaps",
         "read",
+        "shown",
         "start",
         "steps",
-        "strided",
         "strides",
         "write",
         "write_offsets",
@@ -59,16 +58,15 @@ class ViewSpec:
         base: Aval,
         steps: tuple[ViewStep, ...],
         meta: torch.Tensor,
-        strided: bool = True,
         writes: tuple[ViewStep, ...] | None = None,
     ) -> None:
         writes = steps if writes is None else writes
         self.base = base
         self.steps = steps
         self.meta = meta
-        self.strided = strided
-        self.aval = aval_of(tuple(meta.shape), meta.dtype, base.manual)
-        self.strides = tuple(meta.stride())
+        shape, self.strides = tuple(meta.shape), tuple(meta.stride())
+        self.aval = aval_of(shape, meta.dtype, base.manual, dense_strides(meta))
+        self.shown = aval_of(shape, meta.dtype, base.manual, self.strides)
         self.start = meta.storage_offset()
         self.overlaps = meta.numel() > 0 and any(size > 1 and stride == 0 for size, stride in zip(meta.shape, meta.stride(), strict=True))
         self.lazy = meta.is_conj() or meta.is_neg()
@@ -103,6 +101,11 @@ def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -
     return _OPERATIONS.setdefault(key, signature)
 
 
+def relaid(value: Aval, result: Aval) -> Signature:
+    """The operation that gives a value with other strides."""
+    return _once(value, (), False, result)
+
+
 def _chain(steps: tuple[ViewStep, ...]) -> str:
     return "".join(f".{step.name}{[*step.args, *_length(step)]}" for step in steps)
 
@@ -120,7 +123,7 @@ def root(base: Aval) -> ViewSpec:
     """The view that shows all of a base."""
     if base.root is None:
         with hidden_from_modes(all_of_them=True):  # specs outlive the modes
-            whole_base = ViewSpec(base, (), torch.empty(base.shape, dtype=base.dtype, device="meta"))
+            whole_base = ViewSpec(base, (), base.meta)
         base.root = _LAYOUTS.setdefault(_layout(base, whole_base.meta), whole_base)
     spec: ViewSpec = base.root
     return spec
@@ -155,18 +158,10 @@ def _keywords(func: OpOverload, count: int, kwargs: dict[str, Any]) -> list[Any]
 
 def _derive(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...]) -> ViewSpec | list[ViewSpec]:
     name = func._schema.name.removeprefix("aten::") + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
-    strided = parent.strided
-    try:
-        metas = func(parent.meta, *args)
-    except RuntimeError:
-        # xla tensors promise to look contiguous: what a contiguous tensor can be viewed as, they can.
-        if name not in ("view", "_reshape_alias"):
-            raise
-        metas = func(parent.aval.meta, *args)
-        strided = False
+    metas = func(parent.meta, *args)
     if isinstance(metas, torch.Tensor):
-        return _spec(parent, _step(parent, name, args, metas), metas, strided)
-    return [_spec(parent, _part(parent, name, args, index, metas), meta, strided) for index, meta in enumerate(metas)]
+        return _spec(parent, _step(parent, name, args, metas), metas)
+    return [_spec(parent, _part(parent, name, args, index, metas), meta) for index, meta in enumerate(metas)]
 
 
 def _step(parent: ViewSpec, name: str, args: tuple[Any, ...], meta: torch.Tensor) -> ViewStep:
@@ -188,29 +183,28 @@ def _part(parent: ViewSpec, name: str, args: tuple[Any, ...], index: int, metas:
     return slice_step(parent.aval.shape, dim, start, start + metas[index].shape[dim])
 
 
-def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -> ViewSpec:
+def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor) -> ViewSpec:
     if step.name not in VIEWS:
         raise InternalError(f"no way to read and write the view {step.name}")
     steps = followed(parent.base.shape, parent.steps, step)
     if VIEWS[step.name].is_whole:
         return parent
     if step.name == "as_strided":
-        if not strided:
-            raise UnsupportedOperationError("as_strided of a view that strides cannot express: call clone() first")
         if any(stride < 0 for stride in step.args[1]):  # meta tensors of torch 2.10 take them for positive ones
             raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(step.args[1])}")
         steps = _from_base(parent.base, meta)
-    if not strided:
-        return _LAYOUTS.setdefault((parent.base, steps), ViewSpec(parent.base, steps, meta, False))
     # Written step by step, old elements that overlap the new ones could win.
     writes = _from_base(parent.base, meta) if any(VIEWS[earlier.name].overlaps for earlier in parent.steps) else steps
-    return _LAYOUTS.setdefault(_layout(parent.base, meta), ViewSpec(parent.base, steps, meta, True, writes))
+    return _LAYOUTS.setdefault(_layout(parent.base, meta), ViewSpec(parent.base, steps, meta, writes))
 
 
 def _from_base(base: Aval, meta: torch.Tensor) -> tuple[ViewStep, ...]:
     """The steps of an as_strided: its offsets count from the storage, not from the view that it is called on."""
     _check_bounds(base, meta)
     steps: list[ViewStep] = []
+    if base.strides is not None:
+        order = sorted(range(len(base.shape)), key=lambda dim: -base.strides[dim])  # type: ignore[index]
+        steps.append(ViewStep("permute", (tuple(order),), tuple(base.shape[dim] for dim in order)))
     if meta.dtype != base.dtype:
         count = math.prod(base.shape) * base.dtype.itemsize // meta.dtype.itemsize
         kept = count * meta.dtype.itemsize // base.dtype.itemsize

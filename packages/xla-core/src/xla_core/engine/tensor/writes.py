@@ -7,6 +7,7 @@ import torch
 from xla_core.engine.graph.pending_graph import Value
 from xla_core.engine.runtime.pending_limit import relieve
 from xla_core.engine.runtime.transfer import upload
+from xla_core.engine.tensor.layouts import as_aval
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.tensor import XLATensor, wrap
 
@@ -16,7 +17,7 @@ def assign(tensor: XLATensor, value: Value) -> None:
     spec = tensor._view
     storage = tensor._storage
     if spec is None:
-        storage.value = value
+        storage.value = as_aval(value, storage.value.aval)
         return
     recorder = value.recorder
     with recorder.lock:

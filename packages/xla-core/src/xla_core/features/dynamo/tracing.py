@@ -18,7 +18,8 @@ import torch
 from xla_core.base import private_torch
 from xla_core.engine.tensor import autocast, device
 from xla_core.engine.tensor.refusals import dynamo_is_imported
-from xla_core.engine.tensor.tensor import XLATensor, row_major
+from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.features.dynamo import interface
 
 Ready = Callable[[Any], None]
 
@@ -57,22 +58,7 @@ def when_imported(name: str, ready: Ready) -> None:
 
 
 def _trace_xla_tensors(builder: Any) -> None:
-    private_torch.trace_as_plain_tensor(builder, XLATensor, _strided)
-
-
-def _strided(tensor: Any) -> bool:
-    """Whether torch's own strides differ from those that we show: guards on variable strides would compare the two."""
-    return bool(torch.Tensor.stride(tensor) != row_major(tensor.shape))
-
-
-def _layout(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with torch's own strides for `tensor`, instead of those that we show."""
-    view = tensor._view if type(tensor) is XLATensor else None
-    return tensor if view is None else view.meta.detach()
-
-
-def _show_layouts(module: Any) -> None:
-    private_torch.show_layouts_to_aliases(module, _layout)
+    private_torch.trace_as_plain_tensor(builder, XLATensor)
 
 
 def _own_frames() -> list[types.CodeType]:
@@ -91,5 +77,4 @@ def register() -> None:
     private_torch.trace_constants_on_the_host(XLATensor)
     when_imported("torch._dynamo", lambda module: dynamo_is_imported())
     when_imported("torch._dynamo.variables.builder", _trace_xla_tensors)
-    for name in private_torch.ALIASES_MADE_IN:
-        when_imported(name, _show_layouts)
+    when_imported("torch._dynamo.device_interface", interface.register)

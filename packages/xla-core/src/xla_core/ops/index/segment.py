@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.axes import axis as dimension
+from xla_core.ops.checks import Fault
 from xla_core.ops.index.index import take_along
 from xla_core.ops.index.scatter import scatter_along
 from xla_core.ops.index.search import insertion_points
@@ -64,6 +66,11 @@ def _segment_reduce(
     initial: Number | jax.Array | None = None,
 ) -> jax.Array:
     """segment_reduce(Tensor data, str reduce, *, Tensor? lengths, Tensor? offsets, int axis=0, Scalar? initial=None) -> Tensor"""
+    axis = dimension(axis, data.ndim)
+    if lengths is not None and not unsafe:
+        below, totals = lax.lt(lengths, lax.full_like(lengths, 0)), lax.reduce_sum(cast(lengths, _INT64), (axis,))
+        ctx.check(Fault.NEGATIVE_LENGTH, below)
+        ctx.check(Fault.LENGTHS, lax.ne(totals, lax.full_like(totals, data.shape[axis])))
     starts, ends = _bounds(lengths, offsets, axis)
     start = scalar(_STARTS[reduce] if initial is None else initial, data.dtype)
     cells = full(start, ctx.shape, data.dtype)
@@ -93,6 +100,7 @@ def _segment_reduce_backward(
     """_segment_reduce_backward(Tensor grad, Tensor output, Tensor data, str reduce, *, …) -> Tensor; extremes share their gradient"""
     if not (data.size and output.size):
         return full(0, ctx.shape, ctx.dtype)
+    axis = dimension(axis, data.ndim)
     starts, ends = _bounds(lengths, offsets, axis)
     segments = _segments(data.shape, starts, ends, axis)
     inside = lax.lt(segments, lax.full_like(segments, ends.shape[axis]))

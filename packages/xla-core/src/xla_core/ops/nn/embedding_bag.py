@@ -78,6 +78,10 @@ def _embedding_bag(
     """_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, ...) -> (Tensor, offset2bag, bag_size, max_indices)"""
     number = ctx.shape[0]
     ctx.check(Fault.BAG, outside(indices, weight.shape[0]), indices, weight.shape[0])
+    if offsets.size:
+        first, last = slice_along(offsets, 0, 0, 1), slice_along(offsets, 0, offsets.size - 1, offsets.size)
+        ctx.check(Fault.FIRST_OFFSET, lax.ne(first, lax.full_like(first, 0)), first)
+        ctx.check(Fault.LAST_OFFSET, lax.gt(last, lax.full_like(last, indices.size)), last, indices.size)
     bag = _bag_of(offsets, indices.size)
     used = lax.bitwise_and(_is_row(indices, padding_idx), lax.lt(bag, lax.full_like(bag, number)))
     sizes = _add_up(cast(used, _INT64), bag, number)

@@ -165,4 +165,5 @@ def _unfold_backward(ctx: Context, grad: jax.Array, input_sizes: Sequence[int], 
 # The result of torch's own kernels shares the storage object, where the data is found.
 without_lowering("detach", "alias", kernel=TorchKernel.KEPT)
 # Reached with xla tensors although subclass dispatch is excluded: torch.tensor moves its data so.
-without_lowering("_copy_from", "_copy_from_and_resize", kernel=TorchKernel.REPLACED)
+# `torch.tensor([x[0], x[1]])` reads numbers below the tensors' dispatch.
+without_lowering("_copy_from", "_copy_from_and_resize", "_local_scalar_dense", kernel=TorchKernel.REPLACED)

@@ -23,7 +23,7 @@ _INT64 = np.dtype(np.int64)
 @op("cat", autocast=Autocast.WIDEST)
 def _cat(ctx: Context, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
     """cat(Tensor[] tensors, int dim=0) -> Tensor; empty 1-D tensors are ignored, as torch always did."""
-    parts = [cast(x, ctx.dtype) for x in tensors if x.shape != (0,) or len(ctx.shape) == 1]
+    parts = [cast(x, ctx.dtype) for x in tensors if x.shape != (0,)]
     return lax.concatenate(parts, axis(dim, len(ctx.shape))) if parts else full(0, ctx.shape, ctx.dtype)
 
 

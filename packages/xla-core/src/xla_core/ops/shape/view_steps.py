@@ -102,6 +102,8 @@ def read_view(base: jax.Array, steps: tuple[ViewStep, ...], offsets: Sequence[Of
 
 def write_view(base: jax.Array, part: jax.Array, steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> jax.Array:
     """`base` after `part` was written through a chain of steps. offsets: as for `read_view`."""
+    if not steps:  # all of the base, in other strides
+        return part
     placed = _aligned(steps, offsets)
     bases = [base]
     for step, offset in zip(steps[:-1], placed[:-1], strict=True):

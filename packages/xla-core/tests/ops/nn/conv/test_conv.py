@@ -249,3 +249,20 @@ def test_channels_last_depthwise() -> None:
     x, weight, bias = operands(case)
     x = x.contiguous(memory_format=torch.channels_last)
     check_lowering(aten.convolution.default, x, weight, bias, *case.settings, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weight_sizes"), [((2, 0, 7), (12, 0, 3)), ((0, 0, 7), (12, 0, 3)), ((0, 4, 7), (12, 4, 3)), ((2, 0, 7, 8), (12, 0, 3, 3))]
+)
+def test_no_channels_and_no_batch(sizes: tuple[int, ...], weight_sizes: tuple[int, ...]) -> None:
+    """Without channels torch gives a result without channels."""
+    results = []
+    for device in ("cpu", "xla"):
+        x, weight, bias = (torch.ones(shape, device=device, requires_grad=True) for shape in (sizes, weight_sizes, weight_sizes[:1]))
+        convolve = torch.nn.functional.conv1d if len(sizes) == 3 else torch.nn.functional.conv2d
+        result = convolve(x, weight, bias)
+        result.sum().backward()
+        gradients = [tensor.grad for tensor in (x, weight, bias) if tensor.grad is not None]
+        results.append([result.detach().cpu(), *(gradient.cpu() for gradient in gradients)])
+    assert len(results[0]) == 4
+    torch.testing.assert_close(results[1], results[0])

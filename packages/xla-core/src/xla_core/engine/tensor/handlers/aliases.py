@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from xla_core.engine.tensor import loading
+from xla_core.engine.tensor.layouts import in_format
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.sharding import with_sharding_of
@@ -28,15 +29,10 @@ def alias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def clone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Independent data. Values are immutable, so the copy shares the value until one side is written to."""
+    value = value_of(args[0])
     if "memory_format" in kwargs:
-        check_format(args[0], kwargs["memory_format"])
-    return with_sharding_of(args[0], wrap(value_of(args[0])))
-
-
-def check_format(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> None:
-    """Raise torch's error if a memory format does not fit a tensor's number of dimensions; whatever it is, all tensors look contiguous."""
-    if memory_format in (torch.channels_last, torch.channels_last_3d):
-        torch.empty(tensor.shape, memory_format=memory_format, device="meta")
+        value = in_format(value, args[0], kwargs["memory_format"])
+    return with_sharding_of(args[0], wrap(value))
 
 
 def set_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,25 +47,42 @@ def set_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def resize_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`tensor.resize_(shape)`: keeps the leading elements; new ones are zero."""
+    """`tensor.resize_(shape)`: another window over the tensor's storage, which grows by zeros where it is too small."""
     tensor, shape = args[0], tuple(args[1])
-    if tuple(tensor.shape) == shape:
-        return tensor
+    memory_format = kwargs.get("memory_format")
     if any(size < 0 for size in shape):
         raise RuntimeError(f"resize_: sizes cannot be negative, found {list(shape)}")
-    flat = tensor.detach().clone().view(-1)  # below autograd no composite operation can be called
-    count = math.prod(shape)
-    flat = torch.cat([flat, flat.new_zeros(max(count - flat.numel(), 0))])
-    set_data(tensor, flat[:count].view(shape).clone())
+    if tuple(tensor.shape) != shape or memory_format is not None:
+        strides = torch.empty(shape, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
+        start, storage = tensor.storage_offset(), ours(tensor)._storage
+        held = storage.value.aval.nbytes // tensor.itemsize
+        flat = view_of(storage, None).as_strided((math.prod(storage.value.aval.shape),), (1,), 0).view(tensor.dtype)
+        if start + math.prod(shape) > held:
+            flat = torch.cat([flat, flat.new_zeros(start + math.prod(shape) - held)])
+        set_data(tensor, flat.as_strided(shape, strides, start))
     return tensor
 
 
 def resize_as_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`tensor.resize_as_(template)`."""
-    return resize_((args[0], args[1].shape), {})
+    memory_format = kwargs.get("memory_format")
+    if memory_format is torch.preserve_format:
+        memory_format = next((known for known in _FORMATS if args[1].is_contiguous(memory_format=known)), torch.contiguous_format)
+    return resize_((args[0], args[1].shape), {"memory_format": memory_format})
+
+
+_FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+
+
+def is_set_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether two tensors are the same window over the same storage."""
+    one, other = ours(args[0]), ours(args[1])
+    windows = [(tensor._storage, tensor.storage_offset(), tensor.shape, tensor.stride()) for tensor in (one, other)]
+    return windows[0] == windows[1]
 
 
 HANDLERS: dict[str, Handler] = {
+    "is_set_to": is_set_to,
     "detach": alias,
     "alias": alias,
     "lift_fresh": alias,

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from xla_core.base.private_torch import OpOverload, tree_map
-from xla_core.engine.graph.aval import Aval, aval_of
-from xla_core.engine.graph.pending_graph import blank_value
+from xla_core.engine.graph.aval import aval_of, dense_strides, row_major
+from xla_core.engine.graph.pending_graph import Recorder, blank_value
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.tensor.encode import remember
 from xla_core.engine.tensor.refusals import meta_of
@@ -20,7 +20,7 @@ from xla_core.ops.table import overload_named
 
 def blank(func: OpOverload) -> Handler:
     """`empty` and its kin: a tensor without values, which costs nothing if it is overwritten first (as every upload does)."""
-    avals: dict[Any, Aval] = {}  # by sizes and options: asking torch takes ten times as long
+    layouts: dict[Any, torch.Tensor] = {}  # by sizes and options: asking torch takes ten times as long
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = args[0] if type(args[0]) is XLATensor else None
@@ -33,23 +33,34 @@ def blank(func: OpOverload) -> Handler:
         else:
             recorder = recorder_of(target)
         if source is not None:
-            return with_sharding_of(source, wrap(blank_value(recorder, _aval(func, args, kwargs))))
+            return with_sharding_of(source, _made(recorder, _layout(func, args, kwargs)))
         key = (*[tuple(arg) if type(arg) is list else arg for arg in args], *kwargs.items(), torch.get_default_dtype())
-        aval = avals.get(key) or remember(avals, key, _aval(func, args, kwargs))
-        return wrap(blank_value(recorder, aval))
+        layout = layouts.get(key)
+        return _made(recorder, remember(layouts, key, _layout(func, args, kwargs)) if layout is None else layout)
 
     return run
 
 
-def _aval(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Aval:
-    """Shape and dtype of what `func` makes. Raises what torch raises for its arguments."""
+def _layout(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """A meta tensor like what `func` makes. Raises what torch raises for its arguments."""
     placed = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
     meta = func(*tree_map(meta_of, args), **{name: value for name, value in placed.items() if value is not None})
-    return aval_of(tuple(meta.shape), meta.dtype)
+    return meta  # type: ignore[no-any-return]
+
+
+def _made(recorder: Recorder, layout: torch.Tensor) -> XLATensor:
+    """A tensor like a meta tensor; a window over a row of elements where it is not in one piece."""
+    shape, strides = tuple(layout.shape), tuple(layout.stride())
+    aval = aval_of(shape, layout.dtype, strides=dense_strides(layout) if layout.numel() else strides)
+    if (aval.strides or row_major(shape)) == strides:
+        return wrap(blank_value(recorder, aval))
+    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    row = wrap(blank_value(recorder, aval_of((span,), layout.dtype)))
+    return torch.ops.aten.as_strided.default(row, shape, strides)  # type: ignore[no-any-return]
 
 
 def _like(item: Any, device: torch.device) -> Any:
-    return torch.empty(item.shape, dtype=item.dtype, device=device) if type(item) is XLATensor else item
+    return torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device=device) if type(item) is XLATensor else item
 
 
 _NAMES = ("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from xla_core.base.private_torch import OpOverload
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.runtime.transfer import on_host
-from xla_core.engine.tensor.handlers.aliases import check_format
+from xla_core.engine.tensor.layouts import in_format
 from xla_core.engine.tensor.overlaps import check_overlap
 from xla_core.engine.tensor.recorded import recording_handler
 from xla_core.engine.tensor.schema import Handler
@@ -79,16 +79,16 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if type(tensor) is not XLATensor:
         recorder = recorder_of(target)
         return uploaded(on_host(_with_shape(tensor), dtype, recorder), recorder, tensor)
-    if "memory_format" in kwargs:
-        check_format(tensor, kwargs["memory_format"])
+    memory_format = kwargs.get("memory_format") or torch.preserve_format
     if target is not None and target.type != "xla":
         if target.type == "meta":
-            return torch.empty(tensor.shape, dtype=dtype, device="meta")
-        return cpu_copies((tensor,))[0].to(device=target, dtype=dtype)
+            like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
+            return torch.empty_like(like, memory_format=memory_format)
+        return cpu_copies((tensor,))[0].to(device=target, dtype=dtype, memory_format=memory_format)
     if dtype != tensor.dtype:
         _warn_of_lost_parts(tensor.dtype, dtype)
         tensor = recorded(aten._to_copy.default)((tensor,), {"dtype": dtype})
-    value = value_of(tensor)
+    value = in_format(value_of(tensor), args[0], memory_format)
     return with_sharding_of(args[0], wrap(value if target is None or target.index is None else moved(value, recorder_of(target))))
 
 

@@ -45,7 +45,7 @@ def _result_shape(
     dilation: list[int],
     *rest: Any,
 ) -> torch.Tensor:
-    """Torch's own looks at no bias, stride, padding or dilation."""
+    """Torch's own looks at no bias, stride, padding or dilation, and knows no memory formats."""
     transposed, _, groups = rest
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     if bias is not None and bias.shape != (channels,):
@@ -53,6 +53,9 @@ def _result_shape(
     if min(*stride, *dilation) < 1 or min(padding) < 0:
         raise RuntimeError(f"convolution: strides and dilations are positive, paddings not negative, got {stride}, {dilation}, {padding}")
     result: torch.Tensor = torch.ops.aten.convolution.default(x, weight, bias, stride, padding, dilation, *rest)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if last is not None and any(each.is_contiguous(memory_format=last) and not each.is_contiguous() for each in (x, weight)):
+        return torch.empty_like(result, memory_format=last)
     return result
 
 
@@ -87,7 +90,7 @@ def convolution(
         result = channels_first(conv_choice.data_gradient(last, weight, ctx.shape[2:], window))
     else:
         result = channels_first(conv_choice.forward(last, weight, window, ctx.shape[2:]))
-    if bias is not None:
+    if bias is not None and result.size:  # without channels, torch gives a result without channels, which no bias fits
         result = lax.add(result, lax.broadcast_in_dim(cast(bias, result.dtype), ctx.shape, (1,)))
     return cast(result, ctx.dtype)
 
@@ -113,7 +116,9 @@ def _gradients(
         to_weight = conv_choice.weight_gradient(last_grad, last_x, kernel, window)
     elif output_mask[1]:
         to_weight = conv_choice.weight_gradient(last_x, last_grad, kernel, window)
-    if output_mask[2]:
+    if output_mask[2] and not grad.size:
+        to_bias = lax.full((weight.shape[1] * window.groups if transposed else weight.shape[0],), 0, dtype)
+    elif output_mask[2]:
         to_bias = staged.total(ctx, cast(last_grad, compute_dtype(grad.dtype)), range(last_grad.ndim - 1))
     return to_x, to_weight, to_bias
 
