@@ -238,3 +238,9 @@ def test_out_is_resized(call: Callable[[Tensor, Tensor], Tensor], held: int) -> 
         x, out = torch.tensor([0.0, 3.0, 2.0, 1.0], device=device), torch.full((held,), 7.0, device=device)
         results.append(call(x, out).cpu())
     assert results[0].equal(results[1])
+
+
+@pytest.mark.parametrize("shape", [(), (0,)])
+def test_out_elsewhere_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(RuntimeError, match="on the same device, but out is on cpu and an input on xla:0|Input tensor is not an XLA tensor"):
+        torch.nonzero(torch.ones(3, device="xla"), out=torch.empty(shape, dtype=torch.int64))

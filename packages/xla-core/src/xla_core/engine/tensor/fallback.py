@@ -87,8 +87,13 @@ def _called(
     # By identity: an argument that is passed twice is one tensor on the CPU, too.
     copies = dict(zip(map(id, tensors), cpu_copies(tensors), strict=True))
     for argument in func._schema.arguments:
-        if argument.is_out and type(out := kwargs.get(argument.name)) is XLATensor:
+        out = kwargs.get(argument.name) if argument.is_out else None
+        if type(out) is XLATensor:
             copies[id(out)] = copies[id(out)].clone()  # memory that torch can resize
+        elif isinstance(out, torch.Tensor) and tensors:
+            raise DeviceMismatchError(
+                f"Expected all tensors to be on the same device, but {argument.name} is on {out.device} and an input on {tensors[0].device}"
+            )
 
     def to_cpu(item: Any) -> Any:
         if isinstance(item, torch.device):
