@@ -50,6 +50,7 @@ class Call:
         "mutated",
         "fresh",
         "name",
+        "number_check",
         "otherwise",
         "packed",
         "scalars",
@@ -73,6 +74,7 @@ class Call:
         self.mutated = convention.mutated
         # Random fills check their numbers at each call, and warn of them; dropout does so in Python before it comes here.
         self.checked = spec.random and bool(convention.mutated) and (bool(spec.scalars) or func._schema.name == "aten::random_")
+        self.number_check = functional if any(argument.is_out for argument in arguments) else func
         self.fresh = convention.fresh
         # An exponent decides which program is best (x * x for 2): a constant as long as it stays the same, and always if whole.
         self.exponent = "exponent" in spec.scalars
@@ -82,9 +84,8 @@ class Call:
     def check_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise what torch raises for the numbers of this call: a known signature says nothing about their values."""
         numbers = {name: _stand_in(value) for name, value in kwargs.items() if name not in _PLACEMENT}
-        func = self.functional if any(argument.is_out for argument in self.func._schema.arguments) else self.func
         try:
-            func(*map(_stand_in, args), **numbers)
+            self.number_check(*map(_stand_in, args), **numbers)
         except NotImplementedError:  # a dtype that the CPU lacks
             return
 

@@ -27,7 +27,10 @@ def as_aval(value: Value, aval: Aval) -> Value:
         return pending_graph.define(recorder, pending_graph.append(relaid(value.aval, aval), [pending_graph.adopt(value)]), aval)
 
 
-def in_format(value: Value, source: torch.Tensor, memory_format: torch.memory_format | None) -> Value:
-    """A copy's value in a memory format, as torch gives strides to a copy of `source`. Raises torch's error for one that does not fit."""
-    like = torch.empty_strided(source.shape, source.stride(), device="meta")
-    return with_strides(value, tuple(torch.empty_like(like, memory_format=memory_format or torch.preserve_format).stride()))
+def in_format(value: Value, memory_format: torch.memory_format | None) -> Value:
+    """A copy's value in a memory format. Raises torch's error for one that does not fit the dimensions."""
+    if memory_format is None or memory_format is torch.preserve_format:
+        return value  # its strides are those of a copy already
+    if memory_format is torch.contiguous_format:
+        return value if value.aval.strides is None else with_strides(value, None)
+    return with_strides(value, tuple(torch.empty(value.aval.shape, memory_format=memory_format, device="meta").stride()))

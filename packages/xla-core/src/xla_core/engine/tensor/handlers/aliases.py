@@ -31,7 +31,7 @@ def clone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Independent data. Values are immutable, so the copy shares the value until one side is written to."""
     value = value_of(args[0])
     if "memory_format" in kwargs:
-        value = in_format(value, args[0], kwargs["memory_format"])
+        value = in_format(value, kwargs["memory_format"])
     return with_sharding_of(args[0], wrap(value))
 
 

@@ -88,7 +88,7 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if dtype != tensor.dtype:
         _warn_of_lost_parts(tensor.dtype, dtype)
         tensor = recorded(aten._to_copy.default)((tensor,), {"dtype": dtype})
-    value = in_format(value_of(tensor), args[0], memory_format)
+    value = in_format(value_of(tensor), memory_format)
     return with_sharding_of(args[0], wrap(value if target is None or target.index is None else moved(value, recorder_of(target))))
 
 
