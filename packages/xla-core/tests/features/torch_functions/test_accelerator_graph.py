@@ -138,10 +138,11 @@ LINES: list[Callable[[dict[str, Tensor]], object]] = [
     lambda names: names.update(b=names["a"].clone()),
     lambda names: names.update(a=names["c"][:]),
 ]
+QUARTERS = st.integers(-16, 16).map(lambda number: number / 4)  # exact in any order; XLA's CPU flushes subnormals to zero
 
 
 @settings(max_examples=40)
-@given(st.lists(st.sampled_from(LINES), min_size=1, max_size=8), st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=3))
+@given(st.lists(st.sampled_from(LINES), min_size=1, max_size=8), st.lists(QUARTERS, min_size=1, max_size=3))
 def test_any_lines(lines: list[Callable[[dict[str, Tensor]], object]], fills: list[float]) -> None:
     inputs = {name: torch.arange(1.0, 4.0) * (number + 1) for number, name in enumerate("abc")}
     memory = {name: tensor.to("xla") for name, tensor in inputs.items()}
