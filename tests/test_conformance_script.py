@@ -72,7 +72,17 @@ class TestWithoutADevice(TestCase):
     def test_nothing(self):
         raise ValueError("not asked for")
 
+class TestOfTheDevicesThatItsAuthorsHad(TestCase):
+    def test_there(self, device):
+        self.assertEqual(torch.ones(2, device=device).sum().item(), 2)
+
+class TestOfTheCpu(TestCase):
+    def test_there(self, device):
+        pass
+
 instantiate_device_type_tests(TestSome, globals())
+instantiate_device_type_tests(TestOfTheDevicesThatItsAuthorsHad, globals(), only_for=("cpu", "cuda"))
+instantiate_device_type_tests(TestOfTheCpu, globals(), only_for="cpu")
 """
 
 
@@ -105,10 +115,10 @@ def files(folder: Path) -> list[dict[str, Any]]:
 
 def test_what_becomes_of_tests_is_told_apart(folder: Path) -> None:
     some = files(folder)[0]
-    assert (some["asked"], some["passed"], some["sampled_from"]) == (11, 4, 14)
+    assert (some["asked"], some["passed"], some["sampled_from"]) == (12, 5, 16)
     assert some["failed"] == {"AssertionError: String comparison failed: 'xla' != 'cpu'": 3, "ended": 1, "timeout": 1, PLANTED: 1}
     assert some["refused"] == {"sparse": 1} and some["not_on_cpu"] == {"failed": 1}
-    assert some["skipped"] == {"not there": 1, "Only runs on cpu": 1}
+    assert some["skipped"] == {"not there": 1, "Only runs on cpu": 1, "not made for other devices": 1}
 
 
 def test_a_file_that_cannot_be_loaded_says_so(folder: Path) -> None:
@@ -118,7 +128,7 @@ def test_a_file_that_cannot_be_loaded_says_so(folder: Path) -> None:
 def test_the_page_has_the_results_between_its_marks(folder: Path) -> None:
     page = (folder / "conformance.md").read_text(encoding="utf-8")
     assert page.startswith("before\n") and page.endswith("behind\n") and "old" not in page and "| sparse | xla tensors are dense |" in page
-    assert "| test_some.py | 11 | 4 | 40.0 % | 1 | 6 | 2 | 1 |" in page and "| test_broken.py | | | |" in page
+    assert "| test_some.py | 12 | 5 | 45.4 % | 1 | 6 | 3 | 1 |" in page and "| test_broken.py | | | |" in page
 
 
 def test_a_later_run_goes_on_where_the_record_ends(folder: Path) -> None:
@@ -126,7 +136,7 @@ def test_a_later_run_goes_on_where_the_record_ends(folder: Path) -> None:
     lines = [line for line in record.read_text(encoding="utf-8").splitlines() if "test_passes" not in line]
     record.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     done = run(folder, "--limit", "20", "test_some.py")
-    assert "4 of 10 pass (40.0 %), 1 refused" in done.stdout
+    assert "5 of 11 pass (45.4 %), 1 refused" in done.stdout
     added = record.read_text(encoding="utf-8").splitlines()[len(lines) :]
     assert [json.loads(line).get("name") for line in added if '"name"' in line] == ["TestSome.test_passes"] * 2
 
@@ -135,8 +145,31 @@ def test_a_sample_is_spread_evenly(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "test_many.py").write_text(TESTS.replace("600", "0"), encoding="utf-8")
     assert run(tmp_path, "--sample", "3", "test_many.py").returncode == 0
     facts, *answers = map(json.loads, (tmp_path / "record" / "test_many.jsonl").read_text(encoding="utf-8").splitlines())
-    assert facts["facts"]["tests"] == 14 and [answer["device"] for answer in answers].count("cpu") == 3
+    assert facts["facts"]["tests"] == 16 and [answer["device"] for answer in answers].count("cpu") == 3
 
 
 def test_a_file_that_is_not_there_is_refused(folder: Path) -> None:
     assert "has no test_none.py" in run(folder, "test_none.py").stderr
+
+
+def test_marks_of_operators_without_samples_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "common_utils.py").write_text(
+        "from types import SimpleNamespace as N\n"
+        "op_db = [N(name='add', variant_test_name='')]\n"
+        "additional_op_db = autograd_function_db = custom_op_db = []\n"
+        "seen = []\n"
+        "def skipOps(test_class, test, marks): seen.extend(mark.op_name for mark in marks)\n"
+        "def opsToleranceOverride(test_class, test, marks): seen.extend(mark[0] for mark in marks)\n",
+        encoding="utf-8",
+    )
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from pathlib import Path; from types import SimpleNamespace as N\n"
+        "import helpers; absent = helpers.drop_marks_of_absent_operators(Path(sys.argv[2])); import common_utils\n"
+        "common_utils.skipOps('C', 'f', [N(op_name='add', variant_name=''), N(op_name='gone', variant_name='a')])\n"
+        "common_utils.opsToleranceOverride('C', 'f', [('add', '', {}, None), ('lost', '', {}, None)])\n"
+        "print(common_utils.seen, absent)\n"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "scripts" / "conformance"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "['add', 'add'] ['samples of gone.a', 'samples of lost.']\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -52,6 +53,42 @@ def hide_marks_of_another_project() -> None:
     """Take back what torch's tests say about PyTorch/XLA, whose device has the same name: skipped tests run, expected failures fail."""
     module: Any = importlib.import_module("torch.testing._internal.common_device_type")
     module.skipXLA = module.expectedFailureXLA = lambda test: test
+
+
+def ask_of_every_accelerator() -> None:
+    """Make tests for this device, too, where a file names the CPU and CUDA as those that its authors had."""
+    module: Any = importlib.import_module("torch.testing._internal.common_device_type")
+    instantiate = module.instantiate_device_type_tests
+
+    def instantiate_device_type_tests(cls: type, scope: dict[str, Any], *args: Any, only_for: Any = None, **others: Any) -> None:
+        named = (only_for,) if isinstance(only_for, str) else only_for or ()
+        instantiate(cls, scope, *args, only_for=None if "cuda" in named and "cpu" in named else only_for, **others)
+
+    module.instantiate_device_type_tests = instantiate_device_type_tests
+
+
+def drop_marks_of_absent_operators(folder: Path) -> list[str]:
+    """Let tests in a folder mark operators that the installed torch has no samples of; returns these operators.
+
+    functorch's tests mark operators through a module of their folder, which refuses names that it does not know.
+    """
+    if not (folder / "common_utils.py").is_file():
+        return []
+    module: Any = importlib.import_module("common_utils")
+    operators = [*module.op_db, *module.additional_op_db, *module.autograd_function_db, *module.custom_op_db]
+    known = {(operator.name, operator.variant_test_name) for operator in operators}
+    absent: list[str] = []
+
+    def without_absent(mark_operators: Callable[..., Decorator], named: Callable[[Any], tuple[str, str]]) -> Callable[..., Decorator]:
+        def mark_known_operators(test_class: str, test: str, marks: Any) -> Decorator:
+            absent.extend(sorted("samples of {}.{}".format(*named(mark)) for mark in marks if named(mark) not in known))
+            return mark_operators(test_class, test, [mark for mark in marks if named(mark) in known])
+
+        return mark_known_operators
+
+    module.skipOps = without_absent(module.skipOps, lambda mark: (mark.op_name, mark.variant_name))
+    module.opsToleranceOverride = without_absent(module.opsToleranceOverride, lambda mark: tuple(mark[:2]))
+    return absent
 
 
 def supply() -> list[str]:

@@ -64,8 +64,6 @@ class Noted(unittest.TestResult):
 def load(folder: Path, file: str) -> Any:
     """The module of a test file."""
     path = folder / file
-    sys.path[:0] = [str(path.parent), str(folder)]
-    os.chdir(folder)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
@@ -111,10 +109,14 @@ def main(folder: Path, file: str, device: str) -> None:
         importlib.import_module("torch.testing._internal.common_device_type").PrivateUse1TestBase.setUpClass()
     supplied = helpers.supply()
     helpers.hide_marks_of_another_project()
+    helpers.ask_of_every_accelerator()
     torch.set_num_threads(1)
     try:
+        sys.path[:0] = [str((folder / file).parent), str(folder)]
+        os.chdir(folder)
+        absent = helpers.drop_marks_of_absent_operators((folder / file).parent)
         tests = tests_of(load(folder, file), device)
-        first: dict[str, Any] = {"tests": list(tests), "supplied": supplied}
+        first: dict[str, Any] = {"tests": list(tests), "supplied": supplied + sorted(set(absent))}
     except BaseException as error:
         first = {"error": f"{type(error).__name__}: {error}"[:LONGEST]}
     print(json.dumps(first), file=answers, flush=True)

@@ -40,10 +40,16 @@ def test_lazy_bits() -> None:
 
 
 def test_pickles_name_functions_that_torch_loads_safely() -> None:
-    for function in (private_torch.rebuild_device_tensor, private_torch.rebuild_subclass):
+    for function in (private_torch.rebuild_tensor, private_torch.rebuild_tensor_of_new_dtype, private_torch.rebuild_subclass):
         module = __import__(function.__module__, fromlist=["name"])
         assert getattr(module, function.__name__) is function
-    assert torch.equal(private_torch.rebuild_device_tensor(torch.ones(2), torch.float32, "cpu", False), torch.ones(2))
+    for dtype in (torch.float32, torch.uint16):
+        new = dtype in private_torch.dtypes_without_typed_storages()
+        rebuild, parts = torch.arange(3).to(dtype)[1:].__reduce_ex__(2)
+        assert rebuild is (private_torch.rebuild_tensor_of_new_dtype if new else private_torch.rebuild_tensor)
+        assert parts[1:5] == (1, (2,), (1,), False) and parts[6:] == ((dtype,) if new else ())
+    twin = torch.ones(1, dtype=torch.complex64).conj()
+    assert private_torch.conj_and_neg_bits(twin) == twin.__reduce_ex__(2)[1][6] == {"conj": True}  # type: ignore[index,comparison-overlap]
 
 
 def test_text_of_a_tensor() -> None:

@@ -9,7 +9,7 @@ import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from opcode import opmap
 from types import CodeType, FunctionType, ModuleType
@@ -59,10 +59,16 @@ make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 without_torch_function: Any = torch._C.DisableTorchFunction
 # Keeps torch functions from re-entering Python for our subclass.
 DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
-# The function that torch itself pickles tensors of devices without storage with; allowed under weights_only.
-rebuild_device_tensor: Callable[..., Any] = torch._utils._rebuild_device_tensor_from_cpu_tensor
-# The function that it pickles subclasses with attributes with. Pickles name both functions.
+# The functions that torch pickles tensors with: of dtypes with typed storages, of others, and subclasses with attributes.
+# Pickles name them, and they are allowed under weights_only.
+rebuild_tensor: Callable[..., Any] = torch._utils._rebuild_tensor_v2
+rebuild_tensor_of_new_dtype: Callable[..., Any] = torch._utils._rebuild_tensor_v3
 rebuild_subclass: Any = torch._tensor._rebuild_from_type_v2
+# The module that torch.load looks such functions up in.
+rebuilding: Any = torch._utils
+# What they are given of the conjugate and negative bits: empty if there are none.
+conj_and_neg_bits: Callable[[torch.Tensor], dict[str, bool]] = torch._utils.get_tensor_metadata
+dtypes_without_typed_storages: Callable[[], Container[torch.dtype]] = torch.storage._new_dtypes
 # Every backward pass goes through it, with the tensors that it begins at.
 backward_entry: Any = torch.autograd.graph._engine_run_backward
 # How many function modes a thread has entered.
@@ -72,12 +78,25 @@ tensor_text: Callable[[torch.Tensor], str] = torch._tensor_str._str
 # The lazy conjugate and negative bits of a wrapper: torch resolves them before an operation reaches the subclass.
 set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
+negative_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
 # Whether a dispatch key has a kernel for an operation.
 has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 # The names of all operations, with their overloads.
 operation_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
+# The memory format that torch's CPU kernels give results of an operand with these strides.
+suggested_memory_format: Callable[[torch.Tensor], torch.memory_format] = torch._prims_common.suggest_memory_format
 # False inside a backward pass for chosen inputs only, which reentrant checkpoints cannot serve.
 backward_is_whole: Callable[[], bool] = torch.autograd._is_checkpoint_valid
+
+
+def is_unread(storage: torch.UntypedStorage) -> bool:
+    """Whether torch.load has made a storage, but not read its bytes yet."""
+    return getattr(storage, "_torch_load_uninitialized", False)
+
+
+def note_as_read(storage: torch.UntypedStorage) -> None:
+    """Say that the bytes of a storage were read."""
+    storage._torch_load_uninitialized = False  # type: ignore[attr-defined]  # torch's own
 
 
 _LAZY_BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)
@@ -263,7 +282,10 @@ def replace_in_torch(replacements: Mapping[tuple[Any, str], Callable[[Any], Any]
     for (owner, name), make in replacements.items():
         replacement = make(getattr(owner, name))
         if isinstance(replacement, FunctionType):
-            replacement.__name__ = name  # dynamo finds methods of tensors by name
+            owned_by = "" if isinstance(owner, ModuleType) else f"{owner.__qualname__}."
+            replacement.__name__ = name  # dynamo finds methods of tensors by name, and pickle functions of modules
+            replacement.__qualname__ = f"{owned_by}{name}"
+            replacement.__module__ = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
         setattr(owner, name, replacement)
         for function in (replacement, getattr(replacement, "fget", None), getattr(replacement, "fset", None)):
             if isinstance(function, FunctionType):

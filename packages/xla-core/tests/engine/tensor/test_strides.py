@@ -90,6 +90,31 @@ MADE: dict[str, Callable[[str], Tensor]] = {
     "a convolution by a weight in channels_last": lambda d: F.conv2d(
         _numbers(d, 2, 3, 4, 5), _numbers(d, 2, 3, 2, 2).to(memory_format=CHANNELS_LAST)
     ),
+    "a roll in channels_last": lambda d: _numbers(d, 2, 3, 4, 5).to(memory_format=CHANNELS_LAST).roll((1, 2), (1, 3)),
+    "a roll of all elements in channels_last": lambda d: _numbers(d, 2, 3, 4, 5).to(memory_format=CHANNELS_LAST).roll(1),
+    "a reflection in channels_last": lambda d: F.pad(_numbers(d, 2, 3, 4, 5).to(memory_format=CHANNELS_LAST), (1, 1, 1, 1), "reflect"),
+    "a replication of a part in channels_last": lambda d: F.pad(
+        _numbers(d, 2, 6, 4, 5).to(memory_format=CHANNELS_LAST)[:, :3], (1, 1, 1, 1), "replicate"
+    ),
+    "a pixel_shuffle in channels_last": lambda d: F.pixel_shuffle(_numbers(d, 2, 8, 4, 5).to(memory_format=CHANNELS_LAST), 2),
+    "a channel_shuffle in channels_last": lambda d: F.channel_shuffle(_numbers(d, 2, 4, 4, 5).to(memory_format=CHANNELS_LAST), 2),
+    "max_unpool2d in channels_last": lambda d: F.max_unpool2d(
+        *F.max_pool2d(_numbers(d, 2, 3, 4, 4).to(memory_format=CHANNELS_LAST), 2, return_indices=True), 2
+    ),
+    "max_pool3d without a batch": lambda d: F.max_pool3d(_numbers(d, 4, 4, 4, 3).permute(3, 0, 1, 2), 2),
+    "rrelu of a transposed input": lambda d: F.rrelu(_numbers(d, 2, 3).t()),
+    "batch_norm of a transposed input": lambda d: F.batch_norm(_numbers(d, 2, 3, 5, 4).transpose(2, 3), None, None, training=True),
+    "batch_norm in evaluation": lambda d: F.batch_norm(
+        _numbers(d, 2, 3, 4, 4).to(memory_format=CHANNELS_LAST), torch.zeros(3, device=d), torch.ones(3, device=d)
+    ),
+    **{
+        f"{like.__name__} of {start} in {end}": lambda d, like=like, start=start, end=end: (
+            like(_numbers(d, 2, 3, 4, 5).to(memory_format=start), memory_format=end) * 0
+        )
+        for like in (torch.zeros_like, torch.ones_like, torch.empty_like, torch.rand_like, torch.randn_like)
+        for start, end in ((CHANNELS_LAST, torch.contiguous_format), (torch.contiguous_format, CHANNELS_LAST))
+    },
+    "full_like in another format": lambda d: torch.full_like(_numbers(d, 2, 3, 4, 5), 2.0, memory_format=CHANNELS_LAST),
     "batch_norm in channels_last": lambda d: F.batch_norm(
         _numbers(d, 2, 3, 4, 4).to(memory_format=CHANNELS_LAST), None, None, training=True
     ),
@@ -99,6 +124,16 @@ MADE: dict[str, Callable[[str], Tensor]] = {
 
 def _numbers(device: str, *shape: int) -> Tensor:
     return torch.arange(float(torch.Size(shape).numel())).reshape(shape).to(device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_out_over_a_window_that_is_too_small(device: str) -> None:
+    x = torch.zeros(2, 4, device=device)
+    torch.arange(3, out=x.flatten()[2:2])
+    torch.add(torch.ones(2, device=device), 1, out=x[1, 1:1])
+    torch.cat([torch.ones(1, device=device)], out=x[1, :0])
+    assert x.tolist() == [[0, 0, 0, 1], [1, 2, 2, 0]]
+    assert torch.fft.fftfreq(5, 0.1, device=device).tolist() == [0, 2, 4, -4, -2]
 
 
 def _written(x: Tensor) -> Tensor:

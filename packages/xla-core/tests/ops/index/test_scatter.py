@@ -66,6 +66,15 @@ def test_reductions(dtype: torch.dtype, reduce: str, include_self: bool) -> None
         check_lowering(A.index_reduce.default, x.t().contiguous(), -1, positions(x, 0, 8), src.t(), reduce, include_self=include_self)
 
 
+@pytest.mark.parametrize("include_self", [True, False])
+def test_reductions_of_complex_numbers(include_self: bool) -> None:
+    x, src = values(torch.complex64, 5, 4), values(torch.complex64, 8, 4)
+    for reduce in ("sum", "prod", "mean"):
+        check_lowering(A.scatter_reduce.two, x, 0, positions(x, 0, 7, 3), src, reduce, include_self=include_self)
+        if reduce != "sum" and include_self:  # what the CPU has
+            check_lowering(A.index_reduce.default, x, 0, positions(x, 0, 8), src, reduce)
+
+
 def test_reductions_let_nan_win() -> None:
     x, src = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([float("nan"), 5.0, -1.0, 7.0])
     for reduce in ("sum", "prod", "mean", "amax", "amin"):

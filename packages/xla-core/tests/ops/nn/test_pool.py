@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -207,6 +208,13 @@ def test_fractional_max_pool(rank: int) -> None:
     check_lowering(forward.default, x, kernel, out, samples)
     output, indices = forward(x, kernel, out, samples)
     check_lowering(backward.default, torch.randn_like(output), x, kernel, out, indices)
+    check_lowering(forward.default, x, kernel, out, torch.rand(4, 3, rank))
+    check_lowering(forward.default, x[0], kernel, out, samples)
+    for size in ((1, 3, rank), (2, 4, rank), (2, 3, rank + 1), (2, 3)):
+        with pytest.raises(RuntimeError) as expected:
+            forward(x, kernel, out, torch.rand(size))
+        with pytest.raises(RuntimeError, match=re.escape(str(expected.value).splitlines()[0])):
+            forward(x.to("xla"), kernel, out, torch.rand(size).to("xla"))
 
 
 def test_max_unpool() -> None:

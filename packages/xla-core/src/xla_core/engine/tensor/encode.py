@@ -25,7 +25,7 @@ from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.ops.table import OpSpec
 
 # Arguments that say where a result lives, not what it is.
-_PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+_PLACEMENT = frozenset({"device", "layout", "pin_memory", "non_blocking", "generator"})
 _NO_CONSTANTS = config.NO_SPECIAL_SCALARS.get()
 _FLOAT = ScalarKind.FLOAT
 _INT = frozenset({int})

@@ -24,6 +24,7 @@ from xla_core.engine.tensor.tensor import XLATensor, wrap, wrap_all
 from xla_core.ops.table import OpSpec
 
 PLACEMENT = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+_OF_META = frozenset({"device", "memory_format"})  # what lowerings are not given: both are in the results' avals
 
 
 def signature(
@@ -57,8 +58,8 @@ def _signature(
     args, kwargs = tuple(map(_as_xla, args)), {name: _as_xla(arg) for name, arg in kwargs.items()}
     targets = targets and list(map(_as_xla, targets))
     accepts = call.spec.accepts
-    kwargs = {name: value for name, value in kwargs.items() if name not in PLACEMENT}
-    if accepts is not None and not accepts(*args, **{name: value for name, value in kwargs.items() if name != "device"}):
+    kwargs = {name: value for name, value in kwargs.items() if name not in PLACEMENT or name == "memory_format"}
+    if accepts is not None and not accepts(*args, **{name: value for name, value in kwargs.items() if name not in _OF_META}):
         return None
     if targets is not None:
         _validate(call, args, kwargs, targets, outs)
@@ -79,7 +80,7 @@ def _signature(
         call.name,
         call.spec.lower,
         tuple(_placeholder(arg, index in call.scalars, call.exponent) for index, arg in enumerate(args)),
-        {name: _placeholder(arg, name in call.scalars, call.exponent) for name, arg in kwargs.items() if name != "device"},
+        {name: _placeholder(arg, name in call.scalars, call.exponent) for name, arg in kwargs.items() if name not in _OF_META},
         inferred,
         stored,
         call.spec.random,

@@ -20,6 +20,7 @@ from xla_core.base.errors import DeviceMismatchError
 from xla_core.base.private_torch import tree_map
 from xla_core.engine.runtime.resharding import any_sharded
 from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.storage import saved_parts
 from xla_core.engine.tensor.tensor import XLATensor, clone_tensor, copy_into, keep_sharding_of, view_of
 
 PLAIN = (torch.Tensor, Parameter)  # the types for which recording has a short way
@@ -215,6 +216,13 @@ def _data_ptr(data_ptr: Callable[[torch.Tensor], int]) -> Any:
     return address
 
 
+def _reduced(reduced: Callable[..., Any]) -> Any:
+    def _reduce_ex_internal(tensor: torch.Tensor, protocol: Any) -> Any:
+        return reduced(tensor, protocol) if holder_of(tensor) is None else saved_parts(tensor)
+
+    return _reduce_ex_internal
+
+
 def _new_parameter(new: Callable[..., Any]) -> Any:
     def __new__(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
         behind = tensor_behind(data)
@@ -281,6 +289,7 @@ def register(before_first: Callable[[], None]) -> None:
             (torch.Tensor, "data_ptr"): _data_ptr,
             (torch.Tensor, "as_subclass"): lambda _: _as_subclass,
             (torch.Tensor, "__deepcopy__"): _deep_copy,
+            (torch.Tensor, "_reduce_ex_internal"): _reduced,
             (torch, "_has_compatible_shallow_copy_type"): lambda _: _may_get_data,
             (torch.nn.Module, "_apply"): _apply,
             (Parameter, "__new__"): _new_parameter,

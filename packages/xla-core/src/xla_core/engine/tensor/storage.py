@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.hooks import warn_if_has_hooks
 
 from xla_core.base import private_torch
 from xla_core.base.errors import UnsupportedOperationError
+from xla_core.engine.graph.aval import row_major
 from xla_core.engine.graph.pending_graph import Value, blank_value
 
 
@@ -57,7 +60,16 @@ class SharedStorage(torch.UntypedStorage):
 
     def cpu(self) -> torch.UntypedStorage:
         """A copy on the CPU."""
-        return self._bytes().cpu().untyped_storage()
+        storage = self.behind()
+        if storage is None or not self.nbytes():
+            return self._bytes().cpu().untyped_storage()
+        aval = storage.value.aval  # in its own shape: no program has to make bytes of it
+        whole = torch.empty(0, dtype=aval.dtype, device=self.device).set_(self, 0, aval.shape, aval.strides or row_major(aval.shape))
+        return whole.cpu().untyped_storage()
+
+    def _write_file(self, *args: Any) -> Any:
+        """Write the bytes to a file: torch.save's older format asks each storage to."""
+        return self.cpu()._write_file(*args)
 
     def clone(self) -> torch.UntypedStorage:
         """A copy on the device."""
@@ -99,6 +111,22 @@ class SharedStorage(torch.UntypedStorage):
             storage.value = blank_value(storage.value.recorder, storage.value.aval)
         super().resize_(size)
         return self
+
+
+SharedStorage.__name__ = torch.UntypedStorage.__name__  # torch.save names a storage's class, as one of torch's
+
+
+def saved_parts(tensor: torch.Tensor) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What torch.save writes of a tensor: its window of a storage, which is written once for all tensors that show it."""
+    warn_if_has_hooks(tensor)
+    storage: Any = tensor.untyped_storage()
+    window: tuple[Any, ...] = (tensor.storage_offset(), tuple(tensor.size()), tensor.stride(), tensor.requires_grad, OrderedDict())
+    bits = private_torch.conj_and_neg_bits(tensor)
+    rest = (bits,) if bits else ()
+    if tensor.dtype in private_torch.dtypes_without_typed_storages():
+        return private_torch.rebuild_tensor_of_new_dtype, (storage, *window, tensor.dtype, *rest)
+    typed = torch.TypedStorage(wrap_storage=storage, dtype=tensor.dtype, _internal=True)
+    return private_torch.rebuild_tensor, (typed, *window, *rest)
 
 
 def _kept(tensor: torch.Tensor) -> torch.UntypedStorage:

@@ -15,7 +15,6 @@ from xla_core.base.private_torch import (
     cpp_data,
     cpp_storage,
     make_wrapper,
-    rebuild_device_tensor,
     rebuild_subclass,
     set_conj,
     set_cpp_data,
@@ -27,7 +26,7 @@ from xla_core.engine.graph.pending_graph import Value, counted
 from xla_core.engine.runtime.client import mend
 from xla_core.engine.runtime.resharding import keep_sharding
 from xla_core.engine.tensor.schema import Handler
-from xla_core.engine.tensor.storage import Storage, shared_storage
+from xla_core.engine.tensor.storage import Storage, saved_parts, shared_storage
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _make_handler: Callable[[Any], Handler]
@@ -149,9 +148,9 @@ class XLATensor(torch.Tensor):
         return copy.deepcopy(self) if self.is_leaf else clone_tensor(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        parts = (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad)
+        rebuild, parts = saved_parts(self)  # under torch's own name for the class, which loads where this project is not installed
         state = dict(self.__dict__)
-        return (rebuild_subclass, (rebuild_device_tensor, XLATensor, parts, state)) if state else (rebuild_device_tensor, parts)
+        return (rebuild_subclass, (rebuild, XLATensor, parts, state)) if state else (rebuild, parts)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return render(self)

@@ -31,10 +31,13 @@ def assign(tensor: XLATensor, value: Value) -> None:
 
 def write(tensor: torch.Tensor, value: Value, anywhere: bool = False) -> None:
     """`assign` with torch's checks: no overlapping view, unless `anywhere`; an out= tensor of another shape is resized."""
-    if tuple(tensor.shape) != value.aval.shape:
-        tensor.data = wrap(value)
-        return
     target = ours(tensor)
+    if tuple(tensor.shape) != value.aval.shape:
+        if target._view is None:
+            tensor.data = wrap(value)
+        else:  # a larger window over the same storage: others see what is written, torch's own fftfreq among them
+            torch.ops.aten.copy_.default(torch.ops.aten.resize_.default(tensor, value.aval.shape), wrap(value))
+        return
     if target._view is not None and target._view.overlaps and not anywhere:
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "

@@ -109,7 +109,11 @@ def place_rows(ctx: Context, x: jax.Array, dim: int, index: jax.Array, fault: Fa
 
 
 def _identity(kind: str, dtype: np.dtype) -> Number:
-    return {"sum": 0, "mean": 0, "prod": 1, "amax": lowest(dtype), "amin": highest(dtype)}[kind]
+    if kind == "amax":
+        return lowest(dtype)
+    if kind == "amin":
+        return highest(dtype)
+    return 1 if kind == "prod" else 0
 
 
 def reduce_into(x: jax.Array, updates: jax.Array, place: Place, kind: str, include_self: bool) -> jax.Array:

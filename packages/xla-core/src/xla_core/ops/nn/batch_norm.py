@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from jax import lax
 
+from xla_core.base.private_torch import suggested_memory_format
 from xla_core.ops.cpu import staged
 from xla_core.ops.cpu.in_memory import channels_first, channels_last, in_memory
 from xla_core.ops.facts import HALF, Autocast
+from xla_core.ops.memory_format import like_input
 from xla_core.ops.promote import Number, cast, compute_dtype, full
 from xla_core.ops.table import Context, op, scalar, without_lowering
 
@@ -108,7 +110,7 @@ def _normalise(
     return (output, _as_inferred(ctx, 1, mean), _as_inferred(ctx, 2, inverse)), after
 
 
-@op("native_batch_norm", scalars=("momentum", "eps"))
+@op("native_batch_norm", scalars=("momentum", "eps"), shapes=like_input("native_batch_norm.default"))
 def native_batch_norm(
     ctx: Context,
     x: jax.Array,
@@ -124,7 +126,7 @@ def native_batch_norm(
     return _normalise(ctx, x, weight, bias, (running_mean, running_var), training, momentum, eps)[0]
 
 
-@op("_native_batch_norm_legit.no_stats", scalars=("momentum", "eps"))
+@op("_native_batch_norm_legit.no_stats", scalars=("momentum", "eps"), shapes=like_input("_native_batch_norm_legit.no_stats"))
 def batch_norm_no_stats(
     ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, training: bool, momentum: Real, eps: Real
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -134,7 +136,7 @@ def batch_norm_no_stats(
 
 def _results_without_training(x: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Nothing is saved on the CPU; torch's own promises statistics on other devices."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(0), x.new_empty(0)
+    return torch.empty_like(x, memory_format=suggested_memory_format(x)), x.new_empty(0), x.new_empty(0)
 
 
 @op("_native_batch_norm_legit_no_training", scalars=("momentum", "eps"), shapes=_results_without_training)
@@ -164,7 +166,7 @@ def _reserve(ctx: Context, index: int) -> jax.Array:
     return lax.full((0,) if out is None else out.shape, 0, np.uint8 if out is None else out.dtype)
 
 
-@op("_native_batch_norm_legit_functional", scalars=("momentum", "eps"))
+@op("_native_batch_norm_legit_functional", scalars=("momentum", "eps"), shapes=like_input("_native_batch_norm_legit_functional.default"))
 def batch_norm_functional(
     ctx: Context,
     x: jax.Array,

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.checks import Fault, outside
 from xla_core.ops.facts import Autocast
+from xla_core.ops.memory_format import like_input
 from xla_core.ops.nn.conv.shape import spatial_arguments
 from xla_core.ops.nn.windows import (
     Slide,
@@ -233,6 +236,7 @@ def fractional_max_pool(
     """fractional_max_pool2d(Tensor self, int[2] kernel_size, int[2] output_size, Tensor random_samples) -> (Tensor, Tensor)"""
     kernel, out = spatial_arguments(rank, kernel_size, output_size)
     batched = x if x.ndim == rank + 2 else lax.expand_dims(x, (0,))
+    random_samples = lax.slice_in_dim(random_samples, 0, batched.shape[0])  # there may be more
     value, index, inner = batched, None, 1
     for number in reversed(range(rank)):
         size = x.shape[x.ndim - rank + number]
@@ -298,7 +302,36 @@ _ROWS: dict[str, Lowering] = {
     "fractional_max_pool{}d_backward": fractional_max_pool_backward,
     "max_unpool{}d": max_unpool,
 }
+
+
+def _results_3d(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
+    """Without a batch, too, in the memory format of the input, which torch's own does not know."""
+    results = torch.ops.aten.max_pool3d_with_indices.default(x, *args)
+    if x.dim() == 4 and x.unsqueeze(0).is_contiguous(memory_format=torch.channels_last_3d):
+        return tuple(torch.empty_like(result.unsqueeze(0), memory_format=torch.channels_last_3d).squeeze(0) for result in results)
+    return tuple(results)
+
+
+def _fractional_results_3d(x: torch.Tensor, kernel_size: list[int], output_size: list[int], samples: torch.Tensor) -> Any:
+    """With the CPU's checks of the samples, which torch's own has in two dimensions only."""
+    if samples.dim() != 3:
+        raise RuntimeError(f"Expect _random_samples to have 3 dimensions, got {samples.dim()}")
+    if samples.shape[0] < (x.shape[0] if x.dim() == 5 else 1):
+        raise RuntimeError("Expect _random_samples.size(0) no less then input batch size.")
+    if samples.shape[1] != x.shape[-4]:
+        raise RuntimeError("Expect _random_samples.size(1) equals to input channel size.")
+    if samples.shape[2] != 3:
+        raise RuntimeError(f"Expect _random_samples.size(2) equals to 3; got {samples.shape[2]}.")
+    return torch.ops.aten.fractional_max_pool3d.default(x, kernel_size, output_size, samples)
+
+
+_RESULTS = {
+    "fractional_max_pool3d": _fractional_results_3d,
+    "max_pool3d_with_indices": _results_3d,
+    "max_unpool2d": like_input("max_unpool2d.default"),
+}
 for _rank in (2, 3):
     for _name, _lowering in _ROWS.items():
-        op(_name.format(_rank))(of_rank(_rank, _lowering))
+        _full_name = _name.format(_rank)
+        op(_full_name, shapes=_RESULTS.get(_full_name))(of_rank(_rank, _lowering))
 without_lowering("max_pool2d", autocast=Autocast.LOWER)

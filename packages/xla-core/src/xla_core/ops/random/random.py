@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.base.errors import internal
@@ -161,7 +162,12 @@ def native_dropout_backward(ctx: Context, grad: jax.Array, mask: jax.Array, scal
     return _masked(grad, mask, scale, ctx.dtype)
 
 
-@op("rrelu_with_noise_functional", scalars=("lower", "upper"), random=True)
+def _rrelu_results(x: torch.Tensor, noise: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row-major, which torch's own says of the CPU only."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(noise)
+
+
+@op("rrelu_with_noise_functional", scalars=("lower", "upper"), random=True, shapes=_rrelu_results)
 def rrelu_with_noise(
     ctx: Context,
     x: jax.Array,

@@ -10,6 +10,7 @@ from jax import lax
 
 from xla_core.ops.axes import slice_along, with_size
 from xla_core.ops.facts import Autocast
+from xla_core.ops.memory_format import like_input
 from xla_core.ops.promote import cast, compute_dtype
 from xla_core.ops.table import Context, op, scalar
 
@@ -55,7 +56,9 @@ def _padded(x: jax.Array, widths: Sequence[int], strips: Strips) -> jax.Array:
 
 
 def _register(name: str, strips: Strips) -> None:
-    @op(*(f"{name}{rank}d" for rank in (1, 2, 3)), autocast=Autocast.FLOAT32)
+    @op(f"{name}1d", autocast=Autocast.FLOAT32)
+    @op(f"{name}2d", autocast=Autocast.FLOAT32, shapes=like_input(f"{name}2d.default"))
+    @op(f"{name}3d", autocast=Autocast.FLOAT32, shapes=like_input(f"{name}3d.default"))
     def lower(ctx: Context, x: jax.Array, padding: Sequence[int]) -> jax.Array:
         """reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor"""
         return _padded(x, padding, strips)

@@ -7,12 +7,15 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
+from xla_core.base.private_torch import suggested_memory_format
 from xla_core.ops.axes import axis, block_along, moved, slice_along
 from xla_core.ops.checks import Fault
 from xla_core.ops.facts import Autocast
 from xla_core.ops.index.search import insertion_points
+from xla_core.ops.memory_format import like_input
 from xla_core.ops.promote import broadcast, cast, compute_dtype, full
 from xla_core.ops.shape.views import VIEWS
 from xla_core.ops.table import Context, op
@@ -85,7 +88,13 @@ def rolled(x: jax.Array, shift: int | jax.Array, dim: int) -> jax.Array:
     return lax.concatenate([slice_along(x, dim, start, size), slice_along(x, dim, 0, start)], dim)
 
 
-@op("roll", scalars=("shifts",))
+def _rolled_shape(x: torch.Tensor, shifts: Any, dims: int | Sequence[int] = ()) -> torch.Tensor:
+    """A roll along dimensions is a concatenation of two parts, one of all elements a view of a row."""
+    result: torch.Tensor = torch.ops.aten.roll.default(x, shifts, dims)
+    return torch.empty_like(result, memory_format=suggested_memory_format(x) if dims or isinstance(dims, int) else torch.contiguous_format)
+
+
+@op("roll", scalars=("shifts",), shapes=_rolled_shape)
 def _roll(ctx: Context, x: jax.Array, shifts: Any, dims: int | Sequence[int] = ()) -> jax.Array:
     """roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor; without dims over all elements in a row."""
     shifts = shifts if isinstance(shifts, (list, tuple)) else (shifts,)
@@ -108,7 +117,7 @@ def _rot90(ctx: Context, x: jax.Array, k: int = 1, dims: Sequence[int] = (0, 1))
     return lax.transpose(x, order) if k % 2 else x
 
 
-@op("pixel_shuffle")
+@op("pixel_shuffle", shapes=like_input("pixel_shuffle.default"))
 def _pixel_shuffle(ctx: Context, x: jax.Array, upscale_factor: int) -> jax.Array:
     """pixel_shuffle(Tensor self, int upscale_factor) -> Tensor"""
     r, (channels, height, width) = upscale_factor, x.shape[-3:]
@@ -126,7 +135,8 @@ def _pixel_unshuffle(ctx: Context, x: jax.Array, downscale_factor: int) -> jax.A
     return lax.reshape(lax.transpose(split, (*range(n), n, n + 2, n + 4, n + 1, n + 3)), ctx.shape)
 
 
-@op("channel_shuffle", "native_channel_shuffle")
+@op("channel_shuffle", shapes=like_input("channel_shuffle.default"))
+@op("native_channel_shuffle", shapes=like_input("native_channel_shuffle.default"))
 def _channel_shuffle(ctx: Context, x: jax.Array, groups: int) -> jax.Array:
     """channel_shuffle(Tensor self, SymInt groups) -> Tensor"""
     batch, channels, *rest = x.shape
