@@ -55,8 +55,10 @@ class Worker(Process):
         if reason.code is None:
             return {"outcome": "timeout", "text": f"not done after {limit_s:.0f} s", "seconds": limit_s}
         self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-30:]
-        return {"outcome": "ended", "text": f"the process ended with {reason.code}: " + "\n".join(last)[:2_000], "seconds": 0.0}
+        said = self._errors.read().decode(errors="replace").strip()
+        fault = said.rfind("Fatal Python error")  # faulthandler says first which thread it was
+        last = said[fault:] if fault >= 0 else said[-2_000:]
+        return {"outcome": "ended", "text": f"the process ended with {reason.code}: {last[:4_000]}", "seconds": 0.0}
 
     def stop(self) -> None:
         """End the process, if it has not ended, and close its files."""

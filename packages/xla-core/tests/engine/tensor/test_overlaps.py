@@ -32,6 +32,7 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
     "addcmul_of_a_row": lambda x: x.addcmul_(x[0], torch.ones_like(x)),
     "into_a_result_that_overlaps": lambda x: torch.add(x[:-1], 1, out=x[1:]),
     "index_put_of_itself": lambda x: x.index_put_((torch.tensor([0, 1, 2], device=x.device),), x),
+    "index_put_at_places_that_are_written_to": lambda x: (i := (x[0] % 3).long()).index_put_((i,), i.clone()),
     "bits_of_its_own_rows": lambda x: x.view(torch.int32)[1:].copy_(x.view(torch.int32)[:-1]),
     "logical_and": lambda x: x[1:].logical_and_(x[:-1]),
 }

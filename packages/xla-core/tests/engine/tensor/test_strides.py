@@ -108,9 +108,9 @@ MADE: dict[str, Callable[[str], Tensor]] = {
         _numbers(d, 2, 3, 4, 4).to(memory_format=CHANNELS_LAST), torch.zeros(3, device=d), torch.ones(3, device=d)
     ),
     **{
-        f"{like.__name__} of {start} in {end}": lambda d, like=like, start=start, end=end: (
-            like(_numbers(d, 2, 3, 4, 5).to(memory_format=start), memory_format=end) * 0
-        )
+        f"{like.__name__} of {start} in {end}": lambda d, like=like, start=start, end=end: like(
+            _numbers(d, 2, 3, 4, 5).to(memory_format=start), memory_format=end
+        ).fill_(2)
         for like in (torch.zeros_like, torch.ones_like, torch.empty_like, torch.rand_like, torch.randn_like)
         for start, end in ((CHANNELS_LAST, torch.contiguous_format), (torch.contiguous_format, CHANNELS_LAST))
     },
@@ -134,6 +134,24 @@ def test_out_over_a_window_that_is_too_small(device: str) -> None:
     torch.cat([torch.ones(1, device=device)], out=x[1, :0])
     assert x.tolist() == [[0, 0, 0, 1], [1, 2, 2, 0]]
     assert torch.fft.fftfreq(5, 0.1, device=device).tolist() == [0, 2, 4, -4, -2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.bool, torch.uint8, torch.int64, torch.bfloat16], ids=str)
+def test_memory_that_nobody_wrote_to_where_torch_fills_it(dtype: torch.dtype) -> None:
+    made: list[Callable[[str], Tensor]] = [
+        lambda d: torch.empty(2, 3, dtype=dtype, device=d),
+        lambda d: torch.empty_like(torch.zeros(3, dtype=dtype, device=d)),
+        lambda d: torch.empty_strided((2, 2), (3, 1), dtype=dtype, device=d),
+        lambda d: torch.zeros(2, dtype=dtype, device=d).resize_(4),
+    ]
+    torch.use_deterministic_algorithms(True)
+    try:
+        for make in made:
+            torch.testing.assert_close(make("xla").cpu(), make("cpu"), equal_nan=True)
+        assert make("xla").cpu()[:2].tolist() == [0, 0]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.empty(2, dtype=dtype, device="xla").tolist() == [0, 0]
 
 
 def _written(x: Tensor) -> Tensor:

@@ -269,10 +269,31 @@ def test_types_have_names_of_their_own() -> None:
     assert tensor.long().type() == "torch.xla.LongTensor"
 
 
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_copies_share_what_their_origins_share(device: str) -> None:
+    base = torch.arange(6.0).to(device)
+    square, row, apart = copy.deepcopy([base.view(2, 3), base[1:4], torch.zeros(2).to(device)])
+    square.add_(10)
+    assert row.tolist() == [11, 12, 13] and base.tolist() == [0, 1, 2, 3, 4, 5] and apart.tolist() == [0, 0]
+    assert row.storage_offset() == 1 and row.untyped_storage().data_ptr() == square.untyped_storage().data_ptr()
+    alias = copy.copy(base)
+    alias.fill_(7)
+    assert base.tolist() == [7] * 6
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_copies_of_storages_go_with_their_tensors(device: str) -> None:
+    base = torch.arange(4.0).to(device)
+    copies = copy.deepcopy([base, base.storage(), base.untyped_storage()])
+    copies[0].fill_(1)
+    assert copies[1].tolist() == [1, 1, 1, 1] and list(copies[2])[2:4] == [128, 63] and base.tolist() == [0, 1, 2, 3]
+
+
 def test_copies_are_deep() -> None:
     origin = numbers(1.0, 2.0)
     origin.extra = ["kept"]  # type: ignore[attr-defined]
-    for make in (copy.copy, copy.deepcopy, torch.clone):
+    for make in (copy.deepcopy, torch.clone):
         twin: Any = make(origin)
         twin.zero_()
         assert origin.tolist() == [1, 2] and twin.tolist() == [0, 0]

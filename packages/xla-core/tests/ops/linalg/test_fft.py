@@ -38,3 +38,11 @@ def test_no_examples() -> None:
     """torch's own library refuses them; an empty result is what numpy gives."""
     (spectrum,) = lower_once(aten._fft_r2c.default, torch.empty(0, 3, dtype=torch.complex64), torch.randn(0, 4), [1], 0, True)
     assert spectrum.shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_frequencies(dtype: torch.dtype) -> None:
+    for n in (1, 2, 7, 100):
+        for make in (torch.fft.fftfreq, torch.fft.rfftfreq):
+            mine, theirs = make(n, 0.1, dtype=dtype, device="xla"), make(n, 0.1, dtype=dtype)
+            assert torch.equal(mine.cpu(), theirs) and torch.equal(torch.fft.fftshift(mine).cpu(), torch.fft.fftshift(theirs))

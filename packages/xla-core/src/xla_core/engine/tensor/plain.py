@@ -21,7 +21,7 @@ from xla_core.base.private_torch import tree_map
 from xla_core.engine.runtime.resharding import any_sharded
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.storage import saved_parts
-from xla_core.engine.tensor.tensor import XLATensor, clone_tensor, copy_into, keep_sharding_of, view_of
+from xla_core.engine.tensor.tensor import XLATensor, copy_into, deep_copy, keep_sharding_of, view_of
 
 PLAIN = (torch.Tensor, Parameter)  # the types for which recording has a short way
 storage_of: Any = private_torch.cpp_storage
@@ -250,7 +250,7 @@ def _deep_copy(copy: Callable[..., Any]) -> Any:
         behind = tensor_behind(tensor)
         if behind is None:
             return copy(tensor, memo)
-        return copy_into(_instance(type(tensor), clone_tensor(behind), tensor.requires_grad), tensor, memo)
+        return copy_into(_instance(type(tensor), deep_copy(behind, memo), tensor.requires_grad), tensor, memo)
 
     return __deepcopy__
 

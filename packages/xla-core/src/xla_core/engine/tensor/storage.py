@@ -58,14 +58,17 @@ class SharedStorage(torch.UntypedStorage):
             raise UnsupportedStorageError("no xla tensor shows the data of this storage any more: keep the tensor, and read its .cpu()")
         return torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
 
-    def cpu(self) -> torch.UntypedStorage:
-        """A copy on the CPU."""
+    def _whole(self) -> torch.Tensor:
+        """A tensor over the data in its own shape, so that no program has to make bytes of it."""
         storage = self.behind()
         if storage is None or not self.nbytes():
-            return self._bytes().cpu().untyped_storage()
-        aval = storage.value.aval  # in its own shape: no program has to make bytes of it
-        whole = torch.empty(0, dtype=aval.dtype, device=self.device).set_(self, 0, aval.shape, aval.strides or row_major(aval.shape))
-        return whole.cpu().untyped_storage()
+            return self._bytes()
+        aval = storage.value.aval
+        return torch.empty(0, dtype=aval.dtype, device=self.device).set_(self, 0, aval.shape, aval.strides or row_major(aval.shape))
+
+    def cpu(self) -> torch.UntypedStorage:
+        """A copy on the CPU."""
+        return self._whole().cpu().untyped_storage()
 
     def _write_file(self, *args: Any) -> Any:
         """Write the bytes to a file: torch.save's older format asks each storage to."""
@@ -73,7 +76,7 @@ class SharedStorage(torch.UntypedStorage):
 
     def clone(self) -> torch.UntypedStorage:
         """A copy on the device."""
-        return _kept(self._bytes().clone())
+        return _kept(self._whole().clone())
 
     def to(self, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
         """This storage, if it is on `device`, else a copy there."""

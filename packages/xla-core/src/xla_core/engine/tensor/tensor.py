@@ -140,12 +140,9 @@ class XLATensor(torch.Tensor):
             return super().__deepcopy__(memo)  # type: ignore[no-untyped-call,no-any-return]  # raises torch's own error
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
-        fresh = clone_tensor(self)
+        fresh = deep_copy(self, memo)
         fresh.requires_grad_(self.requires_grad)
         return copy_into(fresh, self, memo)
-
-    def __copy__(self) -> XLATensor:
-        return copy.deepcopy(self) if self.is_leaf else clone_tensor(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         rebuild, parts = saved_parts(self)  # under torch's own name for the class, which loads where this project is not installed
@@ -294,10 +291,13 @@ def keep_sharding_of(tensor: XLATensor, other: XLATensor) -> None:
         other._seen = None
 
 
-def clone_tensor(tensor: XLATensor) -> XLATensor:
-    """Independent data, no autograd history."""
+def deep_copy(tensor: XLATensor, memo: dict[int, Any]) -> XLATensor:
+    """A tensor over a copy of the storage, without autograd history: tensors that share data do so in the copies, too."""
     with torch.no_grad():
-        return tensor.detach().clone()  # type: ignore[return-value]
+        copied: Any = copy.deepcopy(shared_storage(tensor._storage), memo)
+        fresh = view_of(copied.behind(), tensor._view)
+        keep_sharding_of(tensor, fresh)
+        return fresh
 
 
 def render(tensor: XLATensor) -> str:

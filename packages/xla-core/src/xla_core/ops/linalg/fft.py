@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
 from xla_core.ops.axes import moved
-from xla_core.ops.promote import cast, full
+from xla_core.ops.promote import cast, compute_dtype, full
 from xla_core.ops.table import Context, op
+
+_INT64 = np.dtype(np.int64)
 
 
 class Normalization(IntEnum):
@@ -87,3 +90,22 @@ def fft_c2r(ctx: Context, x: jax.Array, dim: Sequence[int], normalization: int, 
         folded = lax.pad(folded, np.zeros((), x.dtype), gaps)
     folded = lax.slice_in_dim(folded, 0, half, axis=last)
     return _scaled(_along(folded, last, "IRFFT", last_dim_size), normalization, _points(ctx.shape, [*rest, last]))
+
+
+@op("fft_fftfreq")
+def _fftfreq(ctx: Context, n: int, d: float = 1.0, **_: Any) -> jax.Array:
+    """fft_fftfreq(int n, float d=1.0, *, ScalarType? dtype=None) -> Tensor: 0, 1, …, -2, -1 over n * d."""
+    number = lax.iota(_INT64, n)
+    cycles = lax.select(lax.lt(number, lax.full_like(number, (n + 1) // 2)), number, lax.sub(number, lax.full_like(number, n)))
+    return _frequencies(ctx, cycles, n, d)
+
+
+@op("fft_rfftfreq")
+def _rfftfreq(ctx: Context, n: int, d: float = 1.0, **_: Any) -> jax.Array:
+    """fft_rfftfreq(int n, float d=1.0, *, ScalarType? dtype=None) -> Tensor: 0, 1, …, n // 2 over n * d."""
+    return _frequencies(ctx, lax.iota(_INT64, n // 2 + 1), n, d)
+
+
+def _frequencies(ctx: Context, cycles: jax.Array, n: int, d: float) -> jax.Array:
+    wide = compute_dtype(ctx.dtype)
+    return cast(lax.mul(cast(cycles, wide), lax.full_like(cycles, 1.0 / (n * d), wide)), ctx.dtype)

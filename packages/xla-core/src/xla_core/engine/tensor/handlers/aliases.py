@@ -58,7 +58,7 @@ def resize_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         held = storage.value.aval.nbytes // tensor.itemsize
         flat = view_of(storage, None).as_strided((math.prod(storage.value.aval.shape),), (1,), 0).view(tensor.dtype)
         if start + math.prod(shape) > held:
-            flat = torch.cat([flat, flat.new_zeros(start + math.prod(shape) - held)])
+            flat = torch.cat([flat, flat.new_empty(start + math.prod(shape) - held)])
         set_data(tensor, flat.as_strided(shape, strides, start))
     return tensor
 

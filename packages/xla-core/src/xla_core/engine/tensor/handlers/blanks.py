@@ -53,10 +53,19 @@ def _made(recorder: Recorder, layout: torch.Tensor) -> XLATensor:
     shape, strides = tuple(layout.shape), tuple(layout.stride())
     aval = aval_of(shape, layout.dtype, strides=dense_strides(layout) if layout.numel() else strides)
     if (aval.strides or row_major(shape)) == strides:
-        return wrap(blank_value(recorder, aval))
+        return _unwritten(wrap(blank_value(recorder, aval)))
     span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    row = wrap(blank_value(recorder, aval_of((span,), layout.dtype)))
+    row = _unwritten(wrap(blank_value(recorder, aval_of((span,), layout.dtype))))
     return torch.ops.aten.as_strided.default(row, shape, strides)  # type: ignore[no-any-return]
+
+
+def _unwritten(tensor: XLATensor) -> XLATensor:
+    """As memory that nobody has written to: zeros, or what tells of a forgotten write if the user asked torch for that."""
+    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory and tensor.numel():
+        dtype = tensor.dtype
+        ints = not (dtype.is_floating_point or dtype.is_complex)
+        tensor.fill_((True if dtype is torch.bool else torch.iinfo(dtype).max) if ints else float("nan"))
+    return tensor
 
 
 def _like(item: Any, device: torch.device) -> Any:
