@@ -47,7 +47,7 @@ EXCLUSIONS = (
     Exclusion("marks of PyTorch/XLA's device", re.compile("False is not true"),
               "the test fails on purpose on a device of this name", "nothing: it is no result", re.compile("test_expected_failure_xla")),
     Exclusion("random numbers that the tolerance depends on", re.compile("Tensor-likes are not close"),
-              "with 30 other seeds the test fails 12 times on the CPU, 15 times here", "nothing: the results are those of the CPU to the bit",
+              "with 30 other seeds the test fails 12 times on the CPU, 15 times here", "nothing: of equal numbers the results are equal",
               re.compile("test_weight_norm_parametrization")),
 )  # fmt: skip
 

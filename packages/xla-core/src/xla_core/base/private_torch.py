@@ -83,6 +83,8 @@ negative_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
 has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 # The names of all operations, with their overloads.
 operation_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
+# Whether `torch.utils.deterministic.fill_uninitialized_memory` is set.
+fills_unwritten_memory: Callable[[], bool] = torch._C._get_deterministic_fill_uninitialized_memory
 # The memory format that torch's CPU kernels give results of an operand with these strides.
 suggested_memory_format: Callable[[torch.Tensor], torch.memory_format] = torch._prims_common.suggest_memory_format
 # False inside a backward pass for chosen inputs only, which reentrant checkpoints cannot serve.

@@ -276,6 +276,7 @@ def test_copies_share_what_their_origins_share(device: str) -> None:
     square.add_(10)
     assert row.tolist() == [11, 12, 13] and base.tolist() == [0, 1, 2, 3, 4, 5] and apart.tolist() == [0, 0]
     assert row.storage_offset() == 1 and row.untyped_storage().data_ptr() == square.untyped_storage().data_ptr()
+    assert copy.deepcopy(torch.zeros(0, 3, dtype=torch.int32).to(device)).dtype is torch.int32
     alias = copy.copy(base)
     alias.fill_(7)
     assert base.tolist() == [7] * 6

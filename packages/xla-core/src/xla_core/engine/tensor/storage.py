@@ -61,14 +61,15 @@ class SharedStorage(torch.UntypedStorage):
     def _whole(self) -> torch.Tensor:
         """A tensor over the data in its own shape, so that no program has to make bytes of it."""
         storage = self.behind()
-        if storage is None or not self.nbytes():
+        if storage is None:
             return self._bytes()
         aval = storage.value.aval
         return torch.empty(0, dtype=aval.dtype, device=self.device).set_(self, 0, aval.shape, aval.strides or row_major(aval.shape))
 
     def cpu(self) -> torch.UntypedStorage:
         """A copy on the CPU."""
-        return self._whole().cpu().untyped_storage()
+        shown = self._whole() if self.nbytes() else self._bytes()
+        return shown.cpu().untyped_storage()
 
     def _write_file(self, *args: Any) -> Any:
         """Write the bytes to a file: torch.save's older format asks each storage to."""
@@ -76,7 +77,8 @@ class SharedStorage(torch.UntypedStorage):
 
     def clone(self) -> torch.UntypedStorage:
         """A copy on the device."""
-        return _kept(self._whole().clone())
+        copied = _kept(self._whole().clone())
+        return copied if self.nbytes() else copied.resize_(0)
 
     def to(self, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
         """This storage, if it is on `device`, else a copy there."""

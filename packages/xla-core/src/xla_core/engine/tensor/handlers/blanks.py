@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from xla_core.base import private_torch
 from xla_core.base.private_torch import OpOverload, tree_map
 from xla_core.engine.graph.aval import aval_of, dense_strides, row_major
 from xla_core.engine.graph.pending_graph import Recorder, blank_value
@@ -61,7 +62,7 @@ def _made(recorder: Recorder, layout: torch.Tensor) -> XLATensor:
 
 def _unwritten(tensor: XLATensor) -> XLATensor:
     """As memory that nobody has written to: zeros, or what tells of a forgotten write if the user asked torch for that."""
-    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory and tensor.numel():
+    if torch.are_deterministic_algorithms_enabled() and private_torch.fills_unwritten_memory() and tensor.numel():
         dtype = tensor.dtype
         ints = not (dtype.is_floating_point or dtype.is_complex)
         tensor.fill_((True if dtype is torch.bool else torch.iinfo(dtype).max) if ints else float("nan"))
