@@ -316,6 +316,11 @@ def build_cases(sizes: Sizes) -> list[Case]:
     cases += [
         Case("in-place add", repeated(lambda a, b: a.add_(b), n, lambda: given(*SHAPE)), n),
         Case("view of a view", view_of_view(n), n),
+        Case("cast to bfloat16", repeated(lambda a, b: a.to(torch.bfloat16), n, lambda: given(*SHAPE)), n),
+        Case("clone", repeated(lambda a, b: a.clone(), n, lambda: given(*SHAPE)), n),
+        Case("contiguous of a transpose", repeated(lambda a, b: a.t().contiguous(), n, lambda: given(*SHAPE)), n),
+        Case("empty", repeated(lambda a, b: torch.empty(SHAPE, device="xla"), n, lambda: given(*SHAPE)), n),
+        Case("random fill", repeated(lambda a, b: a.normal_(), n, lambda: given(*SHAPE)), n),
         Case("relu, backward", backward(n), n),
         Case("item of a computed value", read_computed(n), n),
         Case("layer_norm", layer_norms(n, requires_grad=False), n),

@@ -277,6 +277,8 @@ def encode(
         if name in scalars and type(arg) is float:
             key.append((name, _FLOAT))
             slots.append(pending_graph.add_scalar(call.float_scalar, arg))
+        elif name == "memory_format":
+            key.append(arg)
         elif name not in _PLACEMENT:
             key.append(name)
             if encoder is None:

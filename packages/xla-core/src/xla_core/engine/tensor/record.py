@@ -150,21 +150,23 @@ def in_place(call: Call) -> Handler:
             relieve(recorder, (value,))
         return given
 
-    lists = any("Tensor" in str(argument.type) and "List" in str(argument.type) for argument in call.func._schema.arguments)
-    return _looking_into_lists(call, run) if lists else run
+    types = [str(argument.type) for argument in call.func._schema.arguments]
+    place = next((place for place, name in enumerate(types) if "List" in name and "Tensor" in name), None)
+    return run if place is None else _looking_into_list(call, run, place)
 
 
 _FILL_OUT = frozenset({"aten::linspace", "aten::logspace", "aten::arange", "aten::range"})
 """Operators that resize `out` only if it has another number of elements than their result."""
 
 
-def _looking_into_lists(call: Call, run: Handler) -> Handler:
-    """`run` of an overload with lists of tensors (indices), which may show parts of what is written to."""
+def _looking_into_list(call: Call, run: Handler, place: int) -> Handler:
+    """`run` of an overload with a list of tensors (indices) at a place, which may show parts of what is written to."""
 
     def checked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        storage = ours(args[0])._storage
-        for items in args[1:]:
-            if isinstance(items, (list, tuple)) and any(type(item) is XLATensor and item._storage is storage for item in items):
+        target = args[0]
+        storage = (target if type(target) is XLATensor else ours(target))._storage
+        for item in args[place]:
+            if type(item) is XLATensor and item._storage is storage:
                 check_overlap(call.func, storage, args, kwargs)
                 break
         return run(args, kwargs)
