@@ -17,10 +17,11 @@ from xla_core.base.dtypes import check_conversions
 from xla_core.base.errors import LoweringError, XlaError
 from xla_core.base.metrics import Cause, CompileEvent, Unit
 from xla_core.engine.compile import disk, limits
-from xla_core.engine.compile.cache import Program
+from xla_core.engine.compile.cache import Program, programs
 from xla_core.engine.compile.compiler import Executable, jitted
 from xla_core.engine.compile.emit import Constants
 from xla_core.engine.compile.host_integers import HostIntegers
+from xla_core.engine.compile.mappings import mappings
 from xla_core.engine.compile.planned_program import PlannedProgram, lowered, results_of
 from xla_core.engine.compile.reference import can_evaluate, reference
 from xla_core.engine.compile.request import Request
@@ -158,6 +159,8 @@ def _loaded_or_compiled(
 ) -> tuple[Executable, Any, bool]:
     """The function to call for a program, the compiled program behind it, and whether it is not from the disk. quick: as for `_compile`."""
     placement = site.placement
+    if placement.device.platform == "cpu":
+        mappings.make_room(len(graph.parts.operations), programs().forget_half)
     loaded = disk.load(name_on_disk, graph, arguments, placement)
     if loaded is not None:
         return loaded, loaded, False

@@ -161,6 +161,13 @@ class ProgramCache:
                     self._varying.add(place)
             program.vary(program.varying | graph.scheduled() | {index for index, place in enumerate(places) if place in self._varying})
 
+    def forget_half(self) -> None:
+        """Forget the half of the programs that was used least recently."""
+        with self._lock:
+            oldest = sorted(self._programs, key=lambda key: self._programs[key].last_use)
+            for key in oldest[: -(-len(oldest) // 2)]:
+                del self._programs[key]
+
     def clear(self) -> None:
         """Forget all programs, and what was learned from them."""
         with self._lock:
