@@ -112,3 +112,18 @@ def test_tangents_of_what_is_written_to_stay_on_the_device(counts: Any) -> None:
 
     check(tangent, torch.randn(2))
     assert counts["xla::_new_zeros_with_same_feature_meta"] == 1 and counts["aten::_new_zeros_with_same_feature_meta"] == 0
+
+
+def test_text_of_tensors_in_a_transform() -> None:
+    texts: dict[str, list[str]] = {}
+    for device in ("cpu", "xla"):
+        captured, seen = torch.tensor([1.0, 2.0]).to(device), texts.setdefault(device, [])
+
+        def function(x: Tensor, captured: Tensor = captured, seen: list[str] = seen) -> Tensor:
+            seen.extend([repr(captured), repr(x)])
+            return x.sum()
+
+        grad(function)(torch.ones(2).to(device))
+        vmap(function)(torch.ones(2, 2).to(device))
+    assert [text.replace(", device='xla:0'", "") for text in texts["xla"]] == texts["cpu"]
+    assert texts["xla"][0] == "tensor([1., 2.], device='xla:0')"

@@ -11,6 +11,7 @@ import torch
 
 from xla_core.base.private_torch import (
     DISABLED_TORCH_FUNCTION,
+    DisableTransforms,
     between_graphs,
     cpp_data,
     cpp_storage,
@@ -302,7 +303,9 @@ def deep_copy(tensor: XLATensor, memo: dict[int, Any]) -> XLATensor:
 
 def render(tensor: XLATensor) -> str:
     """The usual text of a tensor, from one read of its values."""
+    without_transforms = DisableTransforms()  # of torch.func, which would wrap the copy
     cpu = tensor.detach().cpu()
+    del without_transforms
     body = str(tensor_text(cpu)).rstrip()
     if not body.endswith(")"):
         return body
