@@ -200,7 +200,12 @@ LIBTPU_INIT_ARGS = text(
     "Options of the TPU's compiler, which reads them when it is loaded; of them `--xla_tpu_scoped_vmem_limit_kib` also allows attention "
     "kernels larger blocks.",
 )
-COMPILATION_CACHE_SIZE = integer("XLA_COMPILATION_CACHE_SIZE", 2048, "Compiled programs kept in memory.", minimum=1)
+COMPILATION_CACHE_SIZE = integer(
+    "XLA_COMPILATION_CACHE_SIZE",
+    2048,
+    "Compiled programs kept in memory; fewer where they would take most of the memory mappings that Linux allows a process.",
+    minimum=1,
+)
 PERSISTENT_CACHE_PATH = text("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset.")
 PERSISTENT_CACHE_READ_ONLY = flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
 TIERED_COMPILATION = flag(
