@@ -357,12 +357,8 @@ class Twins(RuleBasedStateMachine):
     def copied(self, data: st.DataObject, deep: bool) -> None:
         pair = self.pick(data)
 
-        def on_cpu() -> Tensor:
-            twin = copy.deepcopy(pair.cpu)
-            twin.data = twin.detach().clone()
-            return twin
-
-        self.both(on_cpu, lambda: copy.deepcopy(pair.xla) if deep or not pair.xla.is_leaf else copy.copy(pair.xla), pair.bits)
+        make = copy.deepcopy if deep else copy.copy
+        self.both(lambda: make(pair.cpu), lambda: make(pair.xla), pair.bits)
 
     @rule(data=st.data())
     def across(self, data: st.DataObject) -> None:

@@ -118,7 +118,7 @@ class SharedStorage(torch.UntypedStorage):
         return self
 
 
-SharedStorage.__name__ = torch.UntypedStorage.__name__  # torch.save names a storage's class, as one of torch's
+SharedStorage.__name__ = "UntypedStorage"  # torch.save names a storage's class, as one of torch's
 
 
 def saved_parts(tensor: torch.Tensor) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -293,8 +293,13 @@ def keep_sharding_of(tensor: XLATensor, other: XLATensor) -> None:
 
 
 def deep_copy(tensor: XLATensor, memo: dict[int, Any]) -> XLATensor:
-    """A tensor over a copy of the storage, without autograd history: tensors that share data do so in the copies, too."""
+    """A tensor over a copy of the storage, without autograd history: tensors that share data do so in the copies, too.
+
+    Wrappers are copied by themselves.
+    """
     with torch.no_grad():
+        if type(tensor) is not XLATensor:
+            return tensor.detach().clone()  # type: ignore[return-value]
         copied: Any = copy.deepcopy(shared_storage(tensor._storage), memo)
         fresh = view_of(copied.behind(), tensor._view)
         keep_sharding_of(tensor, fresh)
