@@ -145,23 +145,24 @@ class _Compiler:
         self._waiting: queue.SimpleQueue[weakref.ref[TieredProgram] | None] = queue.SimpleQueue()
         self._idle = threading.Condition()
         self._added = self._done = 0
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []  # one, but for Ctrl-C while it starts
         self._ends = False
 
     def add(self, program: TieredProgram) -> None:
         """Compile the better one of a program, if it is still there then."""
         with self._idle:
-            self._added += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="xla_core background compiler", daemon=True)
-                self._thread.start()
-                atexit.register(self._end)
-        self._waiting.put(weakref.ref(program))
+            if not any(thread.is_alive() for thread in self._threads):
+                if not self._threads:
+                    atexit.register(self._end)  # before a thread may be in the compiler
+                self._threads.append(threading.Thread(target=self._work, name="xla_core background compiler", daemon=True))
+                self._threads[-1].start()
+            self._waiting.put(weakref.ref(program))
+            self._added += 1  # last: Ctrl-C before leaves nothing to wait for
 
     def wait(self) -> None:
         """Wait until all is compiled that was added."""
         with self._idle:
-            self._idle.wait_for(lambda: self._done == self._added)
+            self._idle.wait_for(lambda: self._done >= self._added)
 
     def _work(self) -> None:
         while (reference := self._waiting.get()) is not None:
@@ -176,9 +177,10 @@ class _Compiler:
     def _end(self) -> None:
         # A thread within the compiler must not meet the end of the process.
         self._ends = True
-        self._waiting.put(None)
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            self._waiting.put(None)
+            if thread.ident is not None:
+                thread.join()
 
 
 _compiler = _Compiler()
