@@ -8,13 +8,10 @@ import pytest
 
 from xla_core.engine.compile import options
 
-# What an operator means does not depend on how its machine code is optimized. All other tests, and `hatch run ops`, compile as users do.
-_QUICK = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": "False"}
-
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly_compiled() -> Iterator[None]:
-    """Compile without optimizing machine code."""
+    """Compile without optimizing machine code, on which it does not depend what an operator means. All other tests compile as users do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(options, "_CPU_OPTIONS", {**options._CPU_OPTIONS, **_QUICK})
+        patch.setattr(options, "_CPU_OPTIONS", {**options._CPU_OPTIONS, **options._QUICK_CPU_OPTIONS})
         yield

@@ -28,7 +28,7 @@ def test_this_jaxlib_takes_every_option_of_quick_programs(monkeypatch: pytest.Mo
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert quick_options("cpu") == options._QUICK_CPU_OPTIONS
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
-    assert list(quick_options("cpu")) == ["xla_cpu_use_fusion_emitters"]
+    assert list(quick_options("cpu")) == ["xla_cpu_use_fusion_emitters", "xla_cpu_parallel_codegen_split_count"]
     assert quick_options("cuda") == {}
 
 

@@ -25,7 +25,11 @@ _CPU_OPTIONS_OF_LOOPS: Mapping[str, str] = {"xla_disable_hlo_passes": "cse_barri
 
 
 # With them a program is ready much sooner, and runs slower. The compiler for GPUs has none that make a difference.
-_QUICK_CPU_OPTIONS: Mapping[str, str] = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": "False"}
+_QUICK_CPU_OPTIONS: Mapping[str, str] = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_use_fusion_emitters": "False",
+    "xla_cpu_parallel_codegen_split_count": "1",  # parts for many threads take longer than they save, and more memory mappings
+}
 _QUICK_TPU_OPTIONS: Mapping[str, float] = {"exec_time_optimization_effort": -1.0}
 
 
