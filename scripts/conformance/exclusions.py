@@ -52,7 +52,7 @@ EXCLUSIONS = (
               "nothing: `_lazy_clone()` works", re.compile("test_(lazy_clone|parallel_cow_materialize_error)_")),
     Exclusion("errors that depend on data", re.compile("(Runtime|Index)Error not raised"),
               "they are raised when the program has run: at the next read of a value, or the end of the step",
-              "`torch_xla.sync()` where the error is wanted", re.compile("test_masked_scatter_[a-z]*[0-9]*$")),
+              "`torch_xla.sync()` where the error is wanted", re.compile("test_(masked_scatter_[a-z]*[0-9]*|advancedindex_float64|trivial_fancy_out_of_bounds)$")),
     Exclusion("kernels of the test itself", re.compile("could not find kernel for HigherOrderOperator mysum"),
               "the test registers its operator for the CPU and CUDA only", "register it for `AutogradPrivateUse1`, too"),
     Exclusion("inductor", re.compile("makes no programs for xla devices"),
