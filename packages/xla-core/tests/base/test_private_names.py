@@ -20,9 +20,8 @@ import torch
 from jax.extend.mlir.dialects import stablehlo
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from xla_core.base import private_jax, private_torch
+from xla_core.base import private_jax, private_torch, signal_handlers
 from xla_core.engine.compile.options import compiler_options
-from xla_core.engine.runtime import interrupts
 from xla_core.engine.tensor.tensor import XLATensor
 
 
@@ -331,10 +330,10 @@ def test_descriptions_of_operations_ask_dynamo_only_while_it_is_there(monkeypatc
 
 def test_handlers_of_signals_are_those_of_the_standard_library() -> None:
     before = signal.getsignal(signal.SIGINT)
-    assert interrupts.get_signal_handler(signal.SIGINT) is before
-    assert interrupts.set_signal_handler(signal.SIGINT, signal.default_int_handler) is before
+    assert signal_handlers._own(signal_handlers.get_signal_handler(signal.SIGINT)) is before
+    assert signal_handlers._own(signal_handlers.set_signal_handler(signal.SIGINT, signal.default_int_handler)) is before
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    interrupts.set_signal_handler(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, before)
 
 
 class _Interrupting:

@@ -23,6 +23,8 @@ from torch.nn.utils import stateless
 from torch.utils import _device, _python_dispatch, _pytree
 from torch.utils.backend_registration import rename_privateuse1_backend
 
+from xla_core.base import signal_handlers
+
 try:
     from torch._C import _acc
 except ImportError as error:
@@ -125,6 +127,7 @@ def register_device(name: str, module: ModuleType) -> None:
     """Make `name` the device behind torch's PrivateUse1 key, with `module` as `torch.<name>`."""
     rename_privateuse1_backend(name)
     torch._register_device_module(name, module)
+    signal_handlers.let_handlers_wait()
     _KEEP_ALIVE.extend([_Hooks(module), _Guard()])
     _acc.register_python_privateuseone_hook(_KEEP_ALIVE[0])
     _acc.register_python_privateuseone_device_guard(_KEEP_ALIVE[1])
@@ -180,22 +183,30 @@ def deaf_to_signals(function: _Function) -> _Function:
     return function
 
 
-class _Guard(_acc.DeviceGuard):
-    @deaf_to_signals
-    def type_(self, kind: Any = torch._C._autograd.DeviceType.PrivateUse1, ended: Any = _ENDED, lost: Any = _lost) -> Any:
-        """The device type. Only locals are read: while an exception leaves torch's engine, its destructors call this.
+def _kind(asking: list[bool] = signal_handlers.asking, kind: Any = torch._C._autograd.DeviceType.PrivateUse1) -> Any:
+    asking[0] = False
+    return kind
 
-        An exception that is still set when a Python guard returns would abort the process, so it is cleared here, and raised again by
-        `guarded_engine`. One that this method raises would do so too: Ctrl-C waits for the next function. Each operation with a gradient
-        calls this up to three times: a loop over an exhausted iterator raises an exception that is set (except StopIteration) in less time
-        than any call.
-        """
-        try:
-            for _ in ended:
-                pass
-        except BaseException as error:
-            lost.error = error
-        return kind
+
+@deaf_to_signals
+def _ask(guard: Any, ended: Any = _ENDED, lost: Any = _lost, asking: list[bool] = signal_handlers.asking, answer: Any = _kind) -> Any:
+    """What torch calls next, when it has looked up the guard's method. Until then no handler of a signal may raise: see `signal_handlers`.
+
+    Only locals are read: while an exception leaves torch's engine, its destructors ask this. An exception that is still set when Python
+    returns would abort the process, so it is cleared here, and raised again by `guarded_engine`. Each operation with a gradient asks up to
+    three times: a loop over an exhausted iterator raises an exception that is set (except StopIteration) in less time than any call.
+    """
+    try:
+        for _ in ended:
+            pass
+    except BaseException as error:
+        lost.error = error
+    asking[0] = True
+    return answer
+
+
+class _Guard(_acc.DeviceGuard):
+    type_ = property(_ask)
 
 
 def guard_engine(is_ours: Callable[[Any], bool], enter: Callable[[], None]) -> None:

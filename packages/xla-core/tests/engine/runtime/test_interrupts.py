@@ -213,23 +213,6 @@ def interrupted(function: Callable[..., Any]) -> Callable[..., Any]:
     return press
 
 
-def test_an_interrupt_waits_until_the_device_guard_has_answered(run: Run) -> None:
-    """Torch's destructors call the guard, and an exception from it would end the process: the signal arrives just before the call."""
-    out = run(
-        """
-        import ctypes, itertools
-        from xla_core.base import private_torch
-
-        interrupt, answers = ctypes.pythonapi.PyErr_SetInterrupt, []
-        try:  # in C from one call to the next
-            answers.extend(itertools.chain(itertools.starmap(interrupt, [()]), map(private_torch._Guard.type_, [None], [1])))
-        except KeyboardInterrupt:
-            print(answers)
-        """
-    )
-    assert out.split() == ["[0,", "1]"]
-
-
 @pytest.mark.parametrize("moments", [20, pytest.param(50, marks=pytest.mark.long)])
 def test_no_value_is_lost_at_random_moments(run: Run, moments: int) -> None:
     """A loop that records, compiles, runs and reads, with Ctrl-C at any moment of it: a counter on the device goes on."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # built in; typeshed leaves it out
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from xla_core.base.signal_handlers import get_signal_handler, set_signal_handler
+
 _SIGINT = int(signal.SIGINT)
-# The functions of module `signal` without its conversion of numbers and handlers to enums, which takes microseconds at each call.
-get_signal_handler: Callable[[int], Any] = _signal.getsignal
-set_signal_handler: Callable[[int, Any], Any] = _signal.signal
 
 
 class uninterrupted:  # read as a word, as contextlib.suppress
