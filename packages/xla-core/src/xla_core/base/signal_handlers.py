@@ -19,6 +19,8 @@ from typing import Any
 # The functions of module `signal` without its conversion of numbers and handlers to enums, which takes microseconds at each call.
 get_signal_handler: Callable[[int], Any] = _signal.getsignal
 set_signal_handler: Callable[[int, Any], Any] = _signal.signal
+# Numbers beyond the names in module `signal` are taken, too; typeshed says otherwise.
+_come_again: Callable[[int], None] = interrupt_main  # type: ignore[assignment]
 asking = [False]
 """Whether a thread is in the C++ that must not raise; it holds the interpreter's lock meanwhile. An item is set sooner than a global."""
 
@@ -27,7 +29,7 @@ def _call_unless_asking(handler: Callable[[int, FrameType | None], Any], number:
     if not asking[0]:
         return handler(number, frame)
     # The signal comes again. Python looks for signals after a call of this function, which would be here, but not after it extends a list.
-    return [*map(interrupt_main, (number,))]
+    return [*map(_come_again, (number,))]
 
 
 def _waiting(handler: Any) -> Any:
