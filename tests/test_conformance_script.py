@@ -73,6 +73,9 @@ class TestWithoutADevice(TestCase):
         raise ValueError("not asked for")
 
 class TestOfTheDevicesThatItsAuthorsHad(TestCase):
+    def setUp(self):
+        super(self.__class__, self).setUp()
+
     def test_there(self, device):
         self.assertEqual(torch.ones(2, device=device).sum().item(), 2)
 

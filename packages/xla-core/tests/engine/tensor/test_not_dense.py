@@ -41,7 +41,9 @@ NESTED: list[Callable[[], Any]] = [
     lambda: torch.nested.nested_tensor(ROWS, device="xla") + 1,  # torch makes it without a call that a device could see
     lambda: torch.nested.nested_tensor(ROWS, device="xla", layout=torch.jagged),
     lambda: torch.nested.nested_tensor(ROWS).to("xla"),
+    lambda: torch.nested.nested_tensor(parts(), device="xla"),
     lambda: torch.nested.as_nested_tensor(parts()),
+    lambda: torch.nested.as_nested_tensor(parts(), dtype=torch.float64, device="xla"),
     lambda: torch.nested.as_nested_tensor(parts(), layout=torch.jagged),
 ]
 

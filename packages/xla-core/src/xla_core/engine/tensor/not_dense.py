@@ -38,8 +38,11 @@ def check_dense(func: OpOverload, result: torch.Tensor) -> None:
         raise refusal(func, _SPARSE)
 
 
-def _refuse_jagged(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise refusal(torch.ops.aten._nested_view_from_jagged.default, _NESTED)
+def _refuses(func: OpOverload) -> Handler:
+    def refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise refusal(func, _NESTED)
+
+    return refuse
 
 
 def _refusing(kind: str) -> Callable[..., Any]:
@@ -57,4 +60,5 @@ def register() -> None:
     _aten.impl("_to_copy", partial(_refusing(_SPARSE), torch.ops.aten._to_copy.default), "SparseCsrPrivateUse1")
 
 
-HANDLERS: dict[str, Handler] = {"_nested_view_from_jagged": _refuse_jagged}
+_MAKE_NESTED = ("_nested_tensor_from_tensor_list", "_nested_view_from_jagged")
+HANDLERS: dict[str, Handler] = {name: _refuses(getattr(torch.ops.aten, name).default) for name in _MAKE_NESTED}

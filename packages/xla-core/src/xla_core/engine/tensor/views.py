@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from xla_core.base.errors import InternalError
 from xla_core.base.private_torch import OpOverload, hidden_from_modes
 from xla_core.engine.graph.aval import Aval, aval_of, dense_strides
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
@@ -177,15 +176,16 @@ def _part(parent: ViewSpec, name: str, args: tuple[Any, ...], index: int, metas:
     if name == "unbind.int":
         return select_step(parent.aval.shape, args[0] if args else 0, index)
     if name not in ("split.Tensor", "split_with_sizes"):
-        raise InternalError(f"no single view stands for a result of {name}")
+        return ViewStep(name, args, tuple(metas[index].shape))
     dim = args[1] if len(args) > 1 else 0
     start = sum(meta.shape[dim] for meta in metas[:index])
     return slice_step(parent.aval.shape, dim, start, start + metas[index].shape[dim])
 
 
 def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor) -> ViewSpec:
-    if step.name not in VIEWS:
-        raise InternalError(f"no way to read and write the view {step.name}")
+    if step.name not in VIEWS:  # of an operator that others have made
+        steps = _from_base(parent.base, meta)
+        return _LAYOUTS.setdefault(_layout(parent.base, meta), ViewSpec(parent.base, steps, meta, steps))
     steps = followed(parent.base.shape, parent.steps, step)
     if VIEWS[step.name].is_whole:
         return parent

@@ -116,19 +116,20 @@ def _identity(kind: str, dtype: np.dtype) -> Number:
     return 1 if kind == "prod" else 0
 
 
-def reduce_into(x: jax.Array, updates: jax.Array, place: Place, kind: str, include_self: bool) -> jax.Array:
+def reduce_into(x: jax.Array, updates: jax.Array, place: Place, kind: str, include_self: bool, wide: np.dtype) -> jax.Array:
     """`x` reduced with all updates that fall on the same place; without `include_self` only untouched places keep their value.
 
-    In the dtype of `x`: torch's `scatter_reduce` computes half precision in float32, its `index_reduce` does not.
+    wide: what it computes in: torch's `scatter_reduce` adds half precision in float32, its `index_reduce` does not. A mean divides in the
+    dtype of `x`.
     """
     if kind not in ("sum", "prod", "mean", "amax", "amin"):
         raise UnsupportedOperationError(f"reduction {kind!r} is not known; use sum, prod, mean, amax or amin")
     ones = full(1, updates.shape, np.dtype(np.int32))
     hits = place(full(0, x.shape, np.dtype(np.int32)), ones, "sum")
-    start = x
+    start = cast(x, wide)
     if not include_self:
-        start = lax.select(lax.gt(hits, lax.full_like(hits, 0)), full(_identity(kind, x.dtype), x.shape, x.dtype), x)
-    result = place(start, updates, "sum" if kind == "mean" else kind)
+        start = lax.select(lax.gt(hits, lax.full_like(hits, 0)), full(_identity(kind, wide), x.shape, wide), start)
+    result = cast(place(start, cast(updates, wide), "sum" if kind == "mean" else kind), x.dtype)
     return _mean_of(result, hits, include_self) if kind == "mean" else result
 
 
@@ -150,13 +151,16 @@ def _scatter(ctx: Context, x: jax.Array, dim: int, index: jax.Array, src: jax.Ar
 @op("scatter.reduce", notes=DROPS)
 def _scatter_reduce(ctx: Context, x: jax.Array, dim: int, index: jax.Array, src: jax.Array, *, reduce: str) -> jax.Array:
     """scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor"""
-    return place_along(ctx, x, dim, index)(x, src, _ALIASES.get(reduce, reduce))
+    wide = compute_dtype(x.dtype)
+    return cast(place_along(ctx, x, dim, index)(cast(x, wide), cast(src, wide), _ALIASES.get(reduce, reduce)), x.dtype)
 
 
 @op("scatter.value", "scatter.value_reduce", scalars=("value",), notes=DROPS)
 def _scatter_value(ctx: Context, x: jax.Array, dim: int, index: jax.Array, value: Any, *, reduce: str = "set") -> jax.Array:
     """scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor"""
-    return place_along(ctx, x, dim, index)(x, full(value, index.shape, x.dtype), _ALIASES.get(reduce, reduce))
+    wide = compute_dtype(x.dtype)
+    values = cast(full(value, index.shape, x.dtype), wide)
+    return cast(place_along(ctx, x, dim, index)(cast(x, wide), values, _ALIASES.get(reduce, reduce)), x.dtype)
 
 
 @op("scatter_add", notes=DROPS)
@@ -173,17 +177,20 @@ def _scatter_reduce_two(
     """scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor"""
     if not index.size:
         return x
-    wide = compute_dtype(x.dtype)
-    return cast(reduce_into(cast(x, wide), cast(src, wide), place_along(ctx, x, dim, index), reduce, include_self), x.dtype)
+    return reduce_into(x, src, place_along(ctx, x, dim, index), reduce, include_self, compute_dtype(x.dtype))
 
 
 @op("index_add", scalars=("alpha",), notes=DROPS)
 def _index_add(ctx: Context, x: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: Any = 1) -> jax.Array:
     """index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor"""
-    wide = compute_dtype(x.dtype)
-    factor = lax.broadcast(scalar(alpha, wide), source.shape)
-    scaled = lax.bitwise_and(source, factor) if wide == np.bool_ else lax.mul(cast(source, wide), factor)
-    return cast(place_rows(ctx, x, dim, index, Fault.GATHER if x.ndim > 1 else Fault.INDEX_SELECT)(cast(x, wide), scaled, "sum"), x.dtype)
+    plain = isinstance(alpha, int) and alpha == 1
+    # Rounded where torch rounds half precision: after each addition, but for whole slices at the first or last dimension.
+    wide = compute_dtype(x.dtype) if plain and x.ndim > 1 and axis(dim, x.ndim) in (0, x.ndim - 1) else x.dtype
+    source = cast(source, wide)
+    if not plain:
+        factor = lax.broadcast(scalar(alpha, wide), source.shape)
+        source = lax.bitwise_and(source, factor) if x.dtype == np.bool_ else lax.mul(source, factor)
+    return cast(place_rows(ctx, x, dim, index, Fault.GATHER if x.ndim > 1 else Fault.INDEX_SELECT)(cast(x, wide), source, "sum"), x.dtype)
 
 
 @op("index_copy", notes=DROPS, autocast=Autocast.WIDEST)
@@ -197,7 +204,7 @@ def _index_reduce(
     ctx: Context, x: jax.Array, dim: int, index: jax.Array, source: jax.Array, reduce: str, *, include_self: bool = True
 ) -> jax.Array:
     """index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor"""
-    return reduce_into(x, source, place_rows(ctx, x, dim, index, Fault.INDEX_SELECT), reduce, include_self)
+    return reduce_into(x, source, place_rows(ctx, x, dim, index, Fault.INDEX_SELECT), reduce, include_self, x.dtype)
 
 
 @op("index_fill.int_Tensor", notes=DROPS, overlapping_writes=True)

@@ -94,6 +94,7 @@ def _embedding_bag(
         rows = lax.select(_rows_like(used, rows.shape), rows, lax.full_like(rows, 0))
         result, maximal = _add_up(rows, bag, number), full(0, (0,), _INT64)
         if mode == _MEAN:
+            result = cast(cast(result, ctx.dtype), rows.dtype)  # rounded twice, as torch does
             result = lax.div(result, _rows_like(cast(lax.max(sizes, lax.full_like(sizes, 1)), rows.dtype), result.shape))
     sizes = lax.pad(sizes, full(0, (), _INT64), [(0, offsets.size - number, 0)])
     return finish(ctx, result), finish(ctx, bag, 1), finish(ctx, sizes, 2), finish(ctx, maximal, 3)
