@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -176,3 +177,23 @@ def test_scale_update(found: float, tracker: int) -> None:
 def test_scale_never_overflows() -> None:
     streak, largest = torch.tensor(3, dtype=torch.int32), torch.tensor(3e38)
     check_lowering(aten._amp_update_scale.default, largest, streak, torch.tensor(0.0), 2.0, 0.5, 4)
+
+
+@pytest.mark.parametrize("name", ["addcmul", "addcdiv"])
+def test_factors_in_a_vector_on_the_cpu(name: str) -> None:
+    """Where torch wants them on every device; here they may be on the device, too."""
+    in_place, out_of_place = getattr(torch, f"_foreach_{name}_"), getattr(torch, f"_foreach_{name}")
+    lists = [[torch.randn(size, dtype=torch.float64) for size in (3, 0, 4)] for _ in range(3)]
+    on_device = [[tensor.to("xla") for tensor in tensors] for tensors in lists]
+    factors = torch.tensor([0.5, 2.0, -1.5], dtype=torch.float64)
+    expected = out_of_place(*lists, factors)
+    for given in (factors, factors.to("xla")):
+        torch.testing.assert_close([tensor.cpu() for tensor in out_of_place(*on_device, given)], expected)
+    in_place(*on_device, factors)
+    torch.testing.assert_close([tensor.cpu() for tensor in on_device[0]], expected)
+    for wrong in (factors[:2], factors[0], factors[:, None], factors.repeat(2)[::2]):
+        with pytest.raises(RuntimeError, match="Expected") as torch_says:
+            out_of_place(*lists, wrong)
+        for call in (in_place, out_of_place):
+            with pytest.raises(RuntimeError, match=f"^{re.escape(str(torch_says.value))}$"):
+                call(*on_device, wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -53,6 +53,12 @@ def recording_handler(func: OpOverload) -> Handler:
     wrapped = wrapping.with_sharding_of_operand(spec, wrapped)
     wrapped = host_indices.with_host_indices(func, wrapping.with_other_devices(func, wrapping.with_generator_by_position(func, wrapped)))
     return handler if wrapped is handler else plainly(wrapped)
+
+
+@cache
+def recorded(func: OpOverload) -> Handler:
+    """`recording_handler`, for a handler of its own that records some of its calls."""
+    return recording_handler(func)
 
 
 def record(func: OpOverload, *args: Any) -> Any:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from xla_core.base.private_torch import OpOverload
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.runtime.transfer import on_host
 from xla_core.engine.tensor.layouts import in_format
 from xla_core.engine.tensor.overlaps import check_overlap
-from xla_core.engine.tensor.recorded import recording_handler
+from xla_core.engine.tensor.recorded import recorded
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.sharding import upload_to, uploaded, with_sharding_of
 from xla_core.engine.tensor.tensor import XLATensor, wrap
@@ -95,12 +93,6 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def copy_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`_copy_from(self, dst)`: how torch moves data where it does not call copy_."""
     return copy_((args[1], args[0]), {})
-
-
-@cache
-def recorded(func: OpOverload) -> Handler:
-    """The recording handler of an overload that is also handled here."""
-    return recording_handler(func)
 
 
 HANDLERS: dict[str, Handler] = {

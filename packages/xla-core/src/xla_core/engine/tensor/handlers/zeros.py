@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from functools import cache
 from typing import Any
 
 import torch
 
 from xla_core.engine.graph.pending_graph import blank_value
 from xla_core.engine.tensor.record import count_writes
-from xla_core.engine.tensor.recorded import recording_handler
+from xla_core.engine.tensor.recorded import recorded
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor
@@ -20,14 +19,14 @@ aten = torch.ops.aten
 
 def zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`tensor.zero_()`."""
-    return args[0] if _emptied(args[0]) else _recorded(aten.zero_.default)(args, kwargs)
+    return args[0] if _emptied(args[0]) else recorded(aten.zero_.default)(args, kwargs)
 
 
 def foreach_zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._foreach_zero_`."""
     emptied = [tensor for tensor in args[0] if _emptied(tensor)]
     if len(emptied) < len(args[0]):
-        _recorded(aten._foreach_zero_.default)((list(args[0]),), kwargs)
+        recorded(aten._foreach_zero_.default)((list(args[0]),), kwargs)
     elif emptied:
         count_writes(emptied)
 
@@ -48,11 +47,6 @@ def leave_zeros(storage: Storage) -> None:
     value = blank_value(recorder, storage.value.aval)
     value.zeroed = weakref.ref(storage), recorder.steps
     storage.value = value
-
-
-@cache
-def _recorded(func: Any) -> Handler:
-    return recording_handler(func)
 
 
 HANDLERS: dict[str, Handler] = {"zero_": zero_, "_foreach_zero_": foreach_zero_}
