@@ -57,8 +57,9 @@ _ABOUT_VALUES = re.compile(
 )
 # The CPU lacks the kernel; what other devices do is their own matter.
 _NO_KERNEL = re.compile(
-    r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '"
-    r"|\"(histogram_cpu|trace|abs_cpu)\" not implemented for|nansum on CPU does not support complex|categories cannot exceed 2\^24"
+    r"not implemented for '(ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '"
+    r"|\"(abs_cpu|avg_pool3d|compute_index_ranges|histogram_cpu|multi_margin|multilabel_margin|rrelu|trace)\w*\" not implemented for"
+    r"|nansum on CPU does not support complex|categories cannot exceed 2\^24"
 )
 # Operations that take operands from other devices, or ask for nothing but their shape or dtype.
 _ANY_DEVICE = frozenset(

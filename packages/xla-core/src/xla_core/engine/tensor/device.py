@@ -9,10 +9,12 @@ import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend
 
 from xla_core.base import private_torch
+from xla_core.base.errors import DeviceMismatchError, UnsupportedOperationError
 from xla_core.base.private_torch import OpOverload
 from xla_core.engine.runtime import client
 from xla_core.engine.tensor import accelerator, dispatch, generator, host_indices, not_dense, pinned, storage, streams
 from xla_core.engine.tensor.device_module import DeviceModule
+from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.schema import is_factory
 from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.ops.facts import TorchKernel
@@ -46,7 +48,32 @@ def direct(func: OpOverload) -> Any:
     return kernel
 
 
+# What torch's other views are made of, and what gives a tensor another's storage: on the CPU they change nothing but metadata.
+_METADATA = (
+    "_reshape_alias",
+    "as_strided",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Tensor",
+    "unfold",
+    "view",
+    "view_as_complex",
+    "view_as_real",
+)
 _PREFERRED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")  # torch prefers kernels of these keys to a fallback
+
+
+def _of_any_class(func: OpOverload) -> Any:
+    """`direct`, also for a tensor without data of ours: a wrapper that a library has made for this device, while it turns dispatch off."""
+
+    def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return _fallback(func, tensor, *args, **kwargs)
+        except (DeviceMismatchError, UnsupportedOperationError):
+            if tensor_behind(tensor) is not None:
+                raise
+            return private_torch.call_kernel(func, "CPU", (tensor, *args), kwargs)
+
+    return kernel
 
 
 def _late(name: str) -> Any:
@@ -103,4 +130,6 @@ def register() -> None:
     replaced = [name for name, declared in UNLOWERED.items() if declared.kernel is TorchKernel.REPLACED]
     for name in (*replaced, *(name for name in TABLE if is_factory(overload_named(name)))):
         kernels.impl(name.removeprefix("aten::"), direct(overload_named(name)), "PrivateUse1")
+    for name in _METADATA:
+        kernels.impl(name, _of_any_class(overload_named(f"aten::{name}")), "PrivateUse1")
     _libraries.extend([boxed, kernels])

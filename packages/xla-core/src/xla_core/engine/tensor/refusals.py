@@ -69,8 +69,9 @@ _ABOUT_KINDS = re.compile(
 )
 # Errors about shapes that are not broadcast as they have to be. They name the shapes, in brackets.
 _ABOUT_BROADCASTS = re.compile(r"doesn't match the broadcast shape|^expand\(")
-# Errors where stock torch has no CPU kernel for a dtype although the meaning is clear, or no CPU kernel at all.
-_UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
+# Errors where stock torch has no CPU kernel for a dtype although the meaning is clear, or no CPU kernel at all. Half precision that torch's
+# accelerators compute and its CPU does not is among the facts of a row: `beyond_cpu`.
+_UNWRITTEN = re.compile(r"not implemented for '(ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
 
 
 def ask_cpu(func: OpOverload, beyond_cpu: frozenset[torch.dtype], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

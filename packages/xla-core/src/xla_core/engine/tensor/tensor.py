@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from xla_core.base.errors import DeviceMismatchError
 from xla_core.base.private_torch import (
     DISABLED_TORCH_FUNCTION,
     DisableTransforms,
@@ -72,6 +73,8 @@ class XLATensor(torch.Tensor):
             mend()
             other = _other_arguments(func, args, kwargs or {}, error)
             if other is None:
+                if isinstance(error, DeviceMismatchError) and not all(issubclass(kind, XLATensor) for kind in types):
+                    return NotImplemented  # the operand that is none of ours may be of a class that knows what to do
                 raise
         return cls.__torch_dispatch__(func, types, *other)
 

@@ -9,7 +9,7 @@ from typing import Unpack
 import jax
 from jax import lax
 
-from xla_core.ops.facts import Autocast, Facts
+from xla_core.ops.facts import HALF, Autocast, Facts
 from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, full, is_complex
 from xla_core.ops.table import Context, op, scalar, without_lowering
 
@@ -317,7 +317,7 @@ def prelu_backward(ctx: Context, grad: jax.Array, x: jax.Array, weight: jax.Arra
     return tuple(cast(v, ctx.dtype) for v in (to_x, to_weight))  # type: ignore[return-value]
 
 
-@wide("rrelu_with_noise_backward", tensors=3, scalars=("lower", "upper"))
+@wide("rrelu_with_noise_backward", tensors=3, scalars=("lower", "upper"), beyond_cpu=HALF)
 def rrelu_backward(
     grad: jax.Array, x: jax.Array, noise: jax.Array, lower: Real, upper: Real, training: bool, self_is_result: bool
 ) -> jax.Array:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.axes import is_open
+from xla_core.ops.facts import HALF
 from xla_core.ops.nn.max_pool import bins, take
 from xla_core.ops.nn.windows import (
     Slide,
@@ -205,6 +206,7 @@ def adaptive_avg_pool_backward(ctx: Context, rank: int, grad: jax.Array, x: jax.
 
 
 for _rank in (2, 3):
-    op(f"avg_pool{_rank}d")(of_rank(_rank, avg_pool))
-    op(f"avg_pool{_rank}d_backward")(of_rank(_rank, avg_pool_backward))
+    _beyond = HALF if _rank == 3 else frozenset()
+    op(f"avg_pool{_rank}d", beyond_cpu=_beyond)(of_rank(_rank, avg_pool))
+    op(f"avg_pool{_rank}d_backward", beyond_cpu=_beyond)(of_rank(_rank, avg_pool_backward))
     op(f"_adaptive_avg_pool{_rank}d_backward")(of_rank(_rank, adaptive_avg_pool_backward))

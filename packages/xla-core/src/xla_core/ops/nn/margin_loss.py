@@ -8,7 +8,7 @@ import torch
 from jax import lax
 
 from xla_core.ops.checks import Fault, outside
-from xla_core.ops.facts import Autocast
+from xla_core.ops.facts import HALF, Autocast
 from xla_core.ops.nn.loss import Reduction
 from xla_core.ops.promote import Number, cast, compute_dtype, full
 from xla_core.ops.table import Context, op, without_lowering
@@ -63,7 +63,7 @@ def _per_target(weight: jax.Array | None, target: jax.Array, shape: tuple[int, .
     return _spread(lax.div(chosen, full(shape[1], chosen.shape, dtype)), shape)
 
 
-@op("multi_margin_loss", scalars=("margin",), autocast=Autocast.FLOAT32)
+@op("multi_margin_loss", scalars=("margin",), autocast=Autocast.FLOAT32, beyond_cpu=HALF)
 def multi_margin_loss(
     ctx: Context, x: jax.Array, target: jax.Array, p: float = 1, margin: Real = 1, weight: jax.Array | None = None, reduction: int = 1
 ) -> jax.Array:
@@ -76,7 +76,12 @@ def multi_margin_loss(
     return _finish(ctx, each, reduction)
 
 
-@op("multi_margin_loss_backward", scalars=("margin",))
+def _like_input(grad: torch.Tensor, x: torch.Tensor, *_: object) -> torch.Tensor:
+    """Torch has no meta kernels of the gradients."""
+    return x.new_empty(x.shape)
+
+
+@op("multi_margin_loss_backward", scalars=("margin",), shapes=_like_input, beyond_cpu=HALF)
 def multi_margin_loss_backward(
     ctx: Context,
     grad: jax.Array,
@@ -126,7 +131,7 @@ def _label_margin_results(x: torch.Tensor, target: torch.Tensor, reduction: int)
 without_lowering("multilabel_margin_loss", autocast=Autocast.FLOAT32)
 
 
-@op("multilabel_margin_loss_forward", shapes=_label_margin_results)
+@op("multilabel_margin_loss_forward", shapes=_label_margin_results, beyond_cpu=HALF)
 def multilabel_margin_loss_forward(ctx: Context, x: jax.Array, target: jax.Array, reduction: int) -> tuple[jax.Array, jax.Array]:
     """multilabel_margin_loss_forward(Tensor self, Tensor target, int reduction) -> (Tensor output, Tensor is_target)"""
     shape = target.shape
@@ -143,7 +148,7 @@ def _label_rows(x: jax.Array, target: jax.Array, dtype: np.dtype) -> tuple[jax.A
     return lax.reshape(cast(x, dtype), shape), lax.reshape(target, shape)
 
 
-@op("multilabel_margin_loss_backward")
+@op("multilabel_margin_loss_backward", shapes=_like_input, beyond_cpu=HALF)
 def multilabel_margin_loss_backward(
     ctx: Context, grad: jax.Array, x: jax.Array, target: jax.Array, reduction: int, is_target: jax.Array
 ) -> jax.Array:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
+from xla_core.ops.facts import HALF
 from xla_core.ops.nn import resample_weights
 from xla_core.ops.nn.max_pool import take
 from xla_core.ops.nn.resample_weights import Blend
@@ -115,7 +117,7 @@ def _register_nearest(name: str, rank: int, exact: bool) -> None:
     op(f"{name}_backward")(backward)
 
 
-def _register_blended(name: str, rank: int, method: Method, *, has_backward: bool = True) -> None:
+def _register_blended(name: str, rank: int, method: Method, beyond_cpu: frozenset[torch.dtype] = frozenset()) -> None:
     def forward(ctx: Context, x: jax.Array, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> jax.Array:
         return _forward(ctx, x, method, align_corners, _scales(rank, scales))
 
@@ -126,9 +128,8 @@ def _register_blended(name: str, rank: int, method: Method, *, has_backward: boo
 
     forward.__doc__ = f"{name}(Tensor self, SymInt[{rank}] output_size, bool align_corners, float? scales...) -> Tensor"
     backward.__doc__ = f"{name}_backward(grad_output, output_size, input_size, bool align_corners, float? scales...) -> Tensor"
-    op(name)(forward)
-    if has_backward:
-        op(f"{name}_backward")(backward)
+    op(name, beyond_cpu=beyond_cpu)(forward)
+    op(f"{name}_backward", beyond_cpu=beyond_cpu)(backward)
 
 
 def _antialiased(kind: str) -> Method:
@@ -146,4 +147,4 @@ _register_blended("upsample_bilinear2d", 2, resample_weights.linear)
 _register_blended("upsample_trilinear3d", 3, resample_weights.linear)
 _register_blended("upsample_bicubic2d", 2, resample_weights.cubic)
 for _kind in resample_weights.ANTIALIASED:
-    _register_blended(f"_upsample_{_kind}2d_aa", 2, _antialiased(_kind))
+    _register_blended(f"_upsample_{_kind}2d_aa", 2, _antialiased(_kind), HALF)

@@ -13,6 +13,7 @@ from jax import lax
 
 from xla_core.base.errors import internal
 from xla_core.ops.checks import Fault, not_a_share
+from xla_core.ops.facts import HALF
 from xla_core.ops.promote import Number, as_array, cast, compute_dtype, expand, full, is_complex, is_float, real_dtype
 from xla_core.ops.random.threefry import open_unit, standard_normal, unit
 from xla_core.ops.table import Context, op
@@ -167,7 +168,7 @@ def _rrelu_results(x: torch.Tensor, noise: torch.Tensor, *_: Any) -> tuple[torch
     return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(noise)
 
 
-@op("rrelu_with_noise_functional", scalars=("lower", "upper"), random=True, shapes=_rrelu_results)
+@op("rrelu_with_noise_functional", scalars=("lower", "upper"), random=True, shapes=_rrelu_results, beyond_cpu=HALF)
 def rrelu_with_noise(
     ctx: Context,
     x: jax.Array,
