@@ -124,7 +124,7 @@ def test_prefixes_are_in_the_metadata_of_hlo_and_of_programs(monkeypatch: pytest
     mul, transpose, *others = op_names(values, places)
     assert re.fullmatch(r"encoder/aten\.mul\.Tensor\[test_text\.py:\d+<test_text\.py:\d+\]/mul", mul)
     # One read serves all equal views, under the name of the first of them in the process.
-    assert re.fullmatch(r"turned/xla\.read\.(t\[\]|transpose\.int\[.*\])\[\w+\.py:\d+\]/transpose", transpose)
+    assert re.fullmatch(r"turned/xla\.read\.(t|transpose\.int|permute)\[.*\]\[\w+\.py:\d+\]/transpose", transpose)
     assert others[0].startswith("aten.add.Tensor[") and all(name.startswith("top/aten.topk[") for name in others[1:])
     assert b"encoder/aten.mul.Tensor[" in xlac._get_xla_tensors_hlo_proto([values])
     ran: list[str] = []

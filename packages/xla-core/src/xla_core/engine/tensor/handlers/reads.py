@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -54,12 +53,6 @@ def is_same_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(args[0].shape == args[1].shape)
 
 
-def has_same_storage_numel(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the data behind two tensors has as many elements (forward mode asks)."""
-    left, right = (math.prod(arg._storage.value.aval.shape) if type(arg) is XLATensor else arg.numel() for arg in args)
-    return left == right
-
-
 HANDLERS: dict[str, Handler] = {
     "_local_scalar_dense": item,
     "_linalg_check_errors": linalg_check_errors,
@@ -67,6 +60,5 @@ HANDLERS: dict[str, Handler] = {
     "is_same_size": is_same_size,
     "is_pinned": lambda args, kwargs: False,
     "_pin_memory": pin_memory,
-    "_has_same_storage_numel": has_same_storage_numel,
     "allclose": allclose,
 }
