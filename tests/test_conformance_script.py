@@ -118,7 +118,7 @@ def files(folder: Path) -> list[dict[str, Any]]:
 
 def test_what_becomes_of_tests_is_told_apart(folder: Path) -> None:
     some = files(folder)[0]
-    assert (some["asked"], some["passed"], some["sampled_from"]) == (12, 5, 16)
+    assert (some["tests"], some["run"], some["asked"], some["passed"]) == (16, 16, 12, 5)
     assert some["failed"] == {"AssertionError: String comparison failed: 'xla' != 'cpu'": 3, "ended": 1, "timeout": 1, PLANTED: 1}
     assert some["refused"] == {"sparse": 1} and some["not_on_cpu"] == {"failed": 1}
     assert some["skipped"] == {"not there": 1, "Only runs on cpu": 1, "not made for other devices": 1}
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_loaded_says_so(folder: Path) -> None:
 def test_the_page_has_the_results_between_its_marks(folder: Path) -> None:
     page = (folder / "conformance.md").read_text(encoding="utf-8")
     assert page.startswith("before\n") and page.endswith("behind\n") and "old" not in page and "| sparse | xla tensors are dense |" in page
-    assert "| test_some.py | 12 | 5 | 45.4 % | 1 | 6 | 3 | 1 |" in page and "| test_broken.py | | | |" in page
+    assert "| test_some.py | 16 | 12 | 5 | 45.4 % | 1 | 6 | 3 | 1 |" in page and "| test_broken.py | | | |" in page
 
 
 def test_a_later_run_goes_on_where_the_record_ends(folder: Path) -> None:
@@ -146,7 +146,9 @@ def test_a_later_run_goes_on_where_the_record_ends(folder: Path) -> None:
 
 def test_a_sample_is_spread_evenly(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "test_many.py").write_text(TESTS.replace("600", "0"), encoding="utf-8")
-    assert run(tmp_path, "--sample", "3", "test_many.py").returncode == 0
+    (tmp_path / "conformance.md").write_text(PAGE, encoding="utf-8")
+    assert run(tmp_path, "--sample", "3", "--into", str(tmp_path), "test_many.py").returncode == 0
+    assert "| test_many.py | 3 of 16 |" in (tmp_path / "conformance.md").read_text(encoding="utf-8")
     facts, *answers = map(json.loads, (tmp_path / "record" / "test_many.jsonl").read_text(encoding="utf-8").splitlines())
     assert facts["facts"]["tests"] == 16 and [answer["device"] for answer in answers].count("cpu") == 3
 

@@ -49,7 +49,10 @@ def measure(tests: Path, file: str, sample: int | None, workers: int, limit_s: f
             record.note_facts(tests=len(first.tests), supplied=first.supplied)
         else:
             there = set(first.tests)
-            names = [name for name in names if record.answers["cpu"][name]["outcome"] == "passed" and name in there]
+            names = [name for name in names if record.answers["cpu"][name]["outcome"] == "passed"]
+            for name in names:
+                if name not in there and name not in record.answers[device]:
+                    record.note(device, name, {"outcome": "skipped", "text": "not made for other devices", "seconds": 0})
         missing = [name for name in names if name not in record.answers[device]]
 
         def note(name: str, answer: pool.Answer, device: str = device) -> None:
@@ -83,7 +86,7 @@ def main(files: tuple[str, ...], tests: Path, sample: int | None, folder: Path, 
         rows.append(counts_of(file, record))
         click.echo(page.line(rows[-1]))
     if into is not None:
-        page.write(into, rows, sample)
+        page.write(into, rows)
 
 
 if __name__ == "__main__":

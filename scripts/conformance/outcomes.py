@@ -47,13 +47,16 @@ class Record:
 
 @dataclass
 class Counts:
-    """What became of a file's tests. asked: those that pass on the CPU and apply to another device.
+    """What became of a file's tests. tests: how many it has; run: how many of them ran, evenly spread.
 
-    refused: by kind of tensor. failed: by cause. skipped: by reason, not asked. not_on_cpu: by outcome there, not asked.
+    asked: those that pass on the CPU and apply to another device. refused: by kind of tensor. failed: by cause. skipped: by reason, not
+    asked. not_on_cpu: by outcome there, not asked.
     """
 
     file: str
     error: str = ""
+    tests: int = 0
+    run: int = 0
     asked: int = 0
     passed: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -61,7 +64,6 @@ class Counts:
     skipped: Counter[str] = field(default_factory=Counter)
     not_on_cpu: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
-    sampled_from: int = 0
 
     @property
     def dense(self) -> int:
@@ -71,15 +73,15 @@ class Counts:
 
 def counts_of(file: str, record: Record) -> Counts:
     """Count what is known of a file."""
-    counts = Counts(file, error=record.facts.get("error", ""), sampled_from=record.facts.get("tests", 0))
+    counts = Counts(file, error=record.facts.get("error", ""), tests=record.facts.get("tests", 0), run=len(record.answers["cpu"]))
     counts.seconds = {device: round(sum(answer["seconds"] for answer in answers.values()), 1) for device, answers in record.answers.items()}
     for name, on_cpu in record.answers["cpu"].items():
         if on_cpu["outcome"] != "passed":
             counts.not_on_cpu[on_cpu["outcome"]] += 1
             continue
-        answer = record.answers["xla"].get(name)
-        if answer is None or answer["outcome"] == "skipped":
-            counts.skipped["not made for other devices" if answer is None else _reason(answer["text"])] += 1
+        answer = record.answers["xla"].get(name, {"outcome": "not run"})
+        if answer["outcome"] == "skipped":
+            counts.skipped[_reason(answer["text"])] += 1
             continue
         counts.asked += 1
         exclusion = exclusion_of(name, answer["text"]) if answer["outcome"] == "failed" else None

@@ -33,18 +33,19 @@ def line(counts: Counts) -> str:
 def table(rows: Sequence[Counts]) -> str:
     """All files as a table, and their sum."""
     text = [
-        "| file | asked | passed | | refused | failed | skipped | not on the CPU | seconds, CPU and xla |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
+        "| file | tests | asked | passed | | refused | failed | skipped | not on the CPU | seconds, CPU and xla |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for row in rows:
         if row.error:
-            text.append(f"| {row.file} | | | | | | | | cannot be loaded: {row.error.splitlines()[0]} |")
+            text.append(f"| {row.file} | | | | | | | | | cannot be loaded: {row.error.splitlines()[0]} |")
             continue
         counted = (row.asked, row.passed, share(row.passed, row.dense), *(sum(part.values()) for part in _parts(row)))
         times = ", ".join(f"{row.seconds[device]:,.0f}" for device in ("cpu", "xla"))
-        text.append(f"| {row.file} | {' | '.join(f'{item:,}' if isinstance(item, int) else item for item in counted)} | {times} |")
+        run = f"{row.tests:,}" if row.run == row.tests else f"{row.run:,} of {row.tests:,}"
+        text.append(f"| {row.file} | {run} | {' | '.join(f'{item:,}' if isinstance(item, int) else item for item in counted)} | {times} |")
     passed, dense = sum(row.passed for row in rows), sum(row.dense for row in rows)
-    text.append(f"| all | {sum(row.asked for row in rows):,} | {passed:,} | {share(passed, dense)} | | | | | |")
+    text.append(f"| all | | {sum(row.asked for row in rows):,} | {passed:,} | {share(passed, dense)} | | | | | |")
     return "\n".join(text)
 
 
@@ -70,12 +71,11 @@ def _replaced(text: str, mark: str, content: str) -> str:
     return f"{before}<!-- {mark} -->\n{content}\n<!-- /{mark} -->{behind}"
 
 
-def write(folder: Path, rows: Sequence[Counts], sample: int | None) -> None:
+def write(folder: Path, rows: Sequence[Counts]) -> None:
     """Replace the marked parts of conformance.md, and write conformance.json."""
-    asked = "whole files" if sample is None else f"{sample} tests of each file, evenly spread"
-    machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}; {asked}."
+    machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}."
     page = folder / "conformance.md"
     text = _replaced(page.read_text(encoding="utf-8"), "conformance", f"{table(rows)}\n\n{machine}")
     page.write_text(_replaced(text, "exclusions", exclusions()), encoding="utf-8")
-    content = {"torch": torch.__version__, "sample": sample, "files": [_plain(row) for row in rows]}
+    content = {"torch": torch.__version__, "files": [_plain(row) for row in rows]}
     (folder / "conformance.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
