@@ -20,6 +20,7 @@ def test_a_signal_while_torch_asks_the_device_guard_waits(run: Run, number: sign
         import torch, torch_xla
 
         number = int(os.environ["NUMBER"])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if number != signal.SIGINT:
             def stop(came, frame):
                 raise KeyboardInterrupt(came)
@@ -51,6 +52,7 @@ def test_ctrl_c_at_any_moment_of_recording(run: Run) -> None:
         import os, random, signal, threading
         import torch, torch_xla
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever runs the tests ignores it
         weight, factor = torch.ones(4, device="xla", requires_grad=True), torch.ones(4, device="xla")
         (weight * factor).sum().backward()
         torch_xla.sync()
@@ -86,6 +88,7 @@ def test_the_standard_library_sees_the_handlers_of_the_program(run: Run) -> None
         def hello(number, frame):
             print("hello", number, frame.f_code.co_name)
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGUSR1, hello)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         import torch_xla

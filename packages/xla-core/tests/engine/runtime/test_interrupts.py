@@ -221,6 +221,7 @@ def test_no_value_is_lost_at_random_moments(run: Run, moments: int) -> None:
         import os, random, signal, threading
         import torch, torch_xla
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever runs the tests ignores it
         random.seed(0)
         x = torch.zeros(4, device="xla")
         weight = torch.ones(4, device="xla", requires_grad=True)

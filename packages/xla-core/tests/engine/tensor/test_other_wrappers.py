@@ -73,9 +73,15 @@ VIEWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["alone", "after plain tensors"])
 @pytest.mark.parametrize("name", VIEWS)
-def test_views_below_all_classes(name: str) -> None:
-    """PyTorch's own check of an operator: each mix of wrapped and plain arguments, with views made below the wrapper's class."""
+def test_views_below_all_classes(name: str, plain: bool) -> None:
+    """PyTorch's own check of an operator: each mix of wrapped and plain arguments, with views made below the wrapper's class.
+
+    plain: whether torch.Tensor itself has been on the device in this process, from when on more kernels are ours.
+    """
+    if plain:
+        torch.nn.Linear(2, 2).to("xla")
     view, arguments = VIEWS[name]
     x = torch.arange(8.0, device="xla").view(4, 2)
 

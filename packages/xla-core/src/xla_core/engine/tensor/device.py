@@ -62,25 +62,20 @@ _METADATA = (
 _PREFERRED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")  # torch prefers kernels of these keys to a fallback
 
 
-def _of_any_class(func: OpOverload) -> Any:
-    """`direct`, also for a tensor without data of ours: a wrapper that a library has made for this device, while it turns dispatch off."""
+def _or_torch(name: str, key: str) -> Any:
+    """`direct` for the overload of this name, looked up at its first call, or torch's own kernel of `key`.
 
-    def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return _fallback(func, tensor, *args, **kwargs)
-        except (DeviceMismatchError, UnsupportedOperationError):
-            if tensor_behind(tensor) is not None:
-                raise
-            return private_torch.call_kernel(func, "CPU", (tensor, *args), kwargs)
-
-    return kernel
-
-
-def _late(name: str) -> Any:
-    """`direct` for the overload of this name, looked up at its first call."""
+    That one serves tensors without data of ours: wrappers that a library has made for this device, while it turns their dispatch off.
+    """
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        return _fallback(overload_named(name), *args, **kwargs)
+        func = overload_named(name)
+        try:
+            return _fallback(func, *args, **kwargs)
+        except (DeviceMismatchError, UnsupportedOperationError):
+            if not (args and isinstance(args[0], torch.Tensor) and args[0].device.type == "xla" and tensor_behind(args[0]) is None):
+                raise
+            return private_torch.call_kernel(func, key, args, kwargs)
 
     private_torch.never_trace(kernel.__code__)
     return kernel
@@ -93,8 +88,9 @@ def serve_plain_tensors() -> None:
     for name in private_torch.operation_names():
         if not name.startswith("aten::") or kernel_of(name) is TorchKernel.KEPT or private_torch.has_kernel(name, "PrivateUse1"):
             continue
-        if any(private_torch.has_kernel(name, key) for key in _PREFERRED):
-            kernels.impl(name.removeprefix("aten::"), _late(name), "PrivateUse1")
+        key = next((key for key in _PREFERRED if private_torch.has_kernel(name, key)), None)
+        if key is not None:
+            kernels.impl(name.removeprefix("aten::"), _or_torch(name, key), "PrivateUse1")
     _libraries.append(kernels)
 
 
@@ -131,5 +127,5 @@ def register() -> None:
     for name in (*replaced, *(name for name in TABLE if is_factory(overload_named(name)))):
         kernels.impl(name.removeprefix("aten::"), direct(overload_named(name)), "PrivateUse1")
     for name in _METADATA:
-        kernels.impl(name, _of_any_class(overload_named(f"aten::{name}")), "PrivateUse1")
+        kernels.impl(name, _or_torch(f"aten::{name}", "CPU"), "PrivateUse1")
     _libraries.extend([boxed, kernels])
