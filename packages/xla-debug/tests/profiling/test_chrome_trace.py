@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 from click.testing import CliRunner
 
 import torch_xla
+import torch_xla.debug.metrics as met
 import torch_xla.debug.profiler as xp
+from xla_core.abi.events import ExecuteEvent, subscribe
 from xla_debug.cli import group
 from xla_debug.run_report import files
 from xla_debug.run_report.schema import Replica, RunReport, Span
@@ -54,12 +57,19 @@ def named_rows(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 
 
 def train(steps: int) -> None:
+    """Ends when each program is reported, which a thread does that waits for the device: under load behind the last read."""
+    reported = threading.Semaphore(0)
+    end = subscribe(lambda _: reported.release(), ExecuteEvent)  # after the timeline, so that it has noted what is counted here
+    before = met.counter_value("ExecuteComputation") or 0
     model = torch.nn.Linear(40, 40).to("xla")
     for _ in range(steps):
         with torch.profiler.record_function("my step"):
             loss = model(torch.randn(20, 40).to("xla")).sum()
             torch_xla.sync()  # the sync
             loss.item()  # the read
+    for _ in range(met.counter_value("ExecuteComputation") - before):
+        assert reported.acquire(timeout=60)
+    end()
 
 
 def test_a_timeline_has_host_copies_and_device_with_lines(tmp_path: Path) -> None:
