@@ -154,11 +154,11 @@ def test_what_compiles_in_the_background_counts_by_itself(evaluated: bool, tmp_p
         "import torch, torch_xla\n"
         "from xla_core.engine.compile.tiers import wait_for_background\n"
         f"if {evaluated}: torch_xla.experimental.background_compile()\n"
-        "x = torch.ones(3).to('xla')\n"
+        "x = torch.ones(1_250_000).to('xla')\n"  # the larger, the sooner
         "for _ in range(3):\n"
         "    y = (x * 2).sum(); torch_xla.sync()\n"
         "    wait_for_background()\n"
-        "assert y.item() == 6\n"
+        "assert y.item() == 2_500_000\n"
     )
     (replica,) = report_of(tmp_path, str(script), XLA_TIERED_COMPILATION="1").replicas
     seen = replica.background

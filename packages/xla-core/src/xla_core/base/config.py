@@ -211,8 +211,8 @@ PERSISTENT_CACHE_READ_ONLY = flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look
 TIERED_COMPILATION = flag(
     "XLA_TIERED_COMPILATION",
     True,
-    "Compile small programs for the CPU, and all for TPUs, quickly first, and those that are used again once more, in the background; "
-    "not with a cache on disk.",
+    "Compile small programs for the CPU, and all for TPUs, quickly first, and those that are used again and again once more, in the "
+    "background; not with a cache on disk.",
 )
 
 SEAL = Setting(

@@ -42,14 +42,16 @@ def used(x: Tensor) -> Tensor:
     return result
 
 
-def test_from_its_second_use_on_a_program_compiles_in_the_background() -> None:
-    x = torch.randn(3, 41)
+@pytest.mark.parametrize(("columns", "uses"), [(41, 32), (50_000, 11), (300_000, 2)])
+def test_a_program_that_is_used_again_compiles_in_the_background(columns: int, uses: int) -> None:
+    """The sooner, the more it loses in each use: it holds three times as many elements as its input."""
+    x = torch.randn(3, columns)
     on_device, before, compiled = x.to("xla"), in_background(), metrics.counter("UncachedCompile")
     seen = []
-    for _ in range(4):
+    for _ in range(uses + 2):
         torch.testing.assert_close(used(on_device).cpu(), x.sinh().softmax(-1))
         seen.append(in_background() - before)
-    assert seen == [0, 1, 1, 1] and metrics.counter("UncachedCompile") == compiled + 1
+    assert seen == [0] * (uses - 1) + [1] * 3 and metrics.counter("UncachedCompile") == compiled + 1
     metric = metrics.metric("BackgroundCompileTime")
     assert metric is not None and metric.accumulator > 0
 
@@ -63,7 +65,10 @@ def many_operations(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("shape", "function"), [((2000, 3000), lambda x: x.sinh().softmax(-1)), ((3, 43), many_operations)], ids=["elements", "operations"]
 )
-def test_a_large_program_compiles_once(shape: tuple[int, ...], function: Callable[[Tensor], Tensor]) -> None:
+def test_a_large_program_compiles_once(
+    shape: tuple[int, ...], function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "_MOST_USES", 2)
     x = torch.randn(shape)
     on_device, before = x.to("xla"), in_background()
     for _ in range(3):
@@ -75,7 +80,7 @@ def test_a_large_program_compiles_once(shape: tuple[int, ...], function: Callabl
 
 def test_what_does_not_compile_quickly_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "quick_options", lambda platform: {"xla_no_such_option": "1"})
-    x, before = torch.randn(3, 53), in_background()
+    x, before = torch.randn(3, 300_003), in_background()
     for _ in range(3):
         torch.testing.assert_close(used(x.to("xla")).cpu(), x.sinh().softmax(-1))
     assert in_background() == before
@@ -85,27 +90,31 @@ def test_what_does_not_compile_quickly_compiles_once(monkeypatch: pytest.MonkeyP
 @given(st.lists(st.booleans(), min_size=4, max_size=8), st.sampled_from(["sgd", "adam"]))
 def test_steps_train_as_on_the_cpu_whenever_the_better_program_comes(waits: list[bool], kind: str) -> None:
     """Donation, too: either program takes over the buffers of the weights."""
-    losses = []
-    for device in ("cpu", "xla"):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(5, 7 + len(waits)), nn.Tanh(), nn.Linear(7 + len(waits), 1)).to(device)
-        make = torch.optim.SGD if kind == "sgd" else torch.optim.Adam
-        optimizer = make(model.parameters(), lr=0.05)
-        x, seen = torch.linspace(-1, 1, 20).reshape(4, 5).to(device), []
-        for wait in waits:
-            optimizer.zero_grad()
-            loss = model(x).square().sum()
-            loss.backward()
-            optimizer.step()
-            torch_xla.sync()
-            seen.append(loss.item())
-            if wait:
-                wait_for_background()
-        losses.append(seen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiers, "_MOST_USES", 2)
+        losses = [_losses(device, waits, torch.optim.SGD if kind == "sgd" else torch.optim.Adam) for device in ("cpu", "xla")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
+def _losses(device: str, waits: list[bool], make: Callable[..., torch.optim.Optimizer]) -> list[float]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 7 + len(waits)), nn.Tanh(), nn.Linear(7 + len(waits), 1)).to(device)
+    optimizer = make(model.parameters(), lr=0.05)
+    x, losses = torch.linspace(-1, 1, 20).reshape(4, 5).to(device), []
+    for wait in waits:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync()
+        losses.append(loss.item())
+        if wait:
+            wait_for_background()
+    return losses
+
+
 def test_threads_that_use_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "_MOST_USES", 2)
     x = torch.randn(4, 43)
     on_device, expected, wrong = x.to("xla"), x.sinh().softmax(-1), []
 
@@ -135,7 +144,7 @@ def test_what_compiles_once(way: str, run: Run, tmp_path: Any) -> None:
         step = lambda x: x.sinh().softmax(-1)
         if {way!r} == "captured":
             step = torch_xla.compile(step, capture=True)
-        x = torch.ones(4, 4).to("xla")
+        x = torch.ones(1000, 1000).to("xla")
         for _ in range(5):
             y = step(x)
             torch_xla.sync()
@@ -152,7 +161,7 @@ def test_what_compiles_once(way: str, run: Run, tmp_path: Any) -> None:
 
 
 def test_what_was_compiled_ahead_is_not_compiled_again() -> None:
-    x, before = torch.randn(3, 47).to("xla"), in_background()
+    x, before = torch.randn(3, 300_001).to("xla"), in_background()
     with torch_xla.compile_only():
         used(x)
     for _ in range(3):

@@ -25,7 +25,7 @@ from xla_core.engine.compile.mappings import mappings
 from xla_core.engine.compile.planned_program import PlannedProgram, lowered, results_of
 from xla_core.engine.compile.reference import can_evaluate, reference
 from xla_core.engine.compile.request import Request
-from xla_core.engine.compile.tiers import TieredProgram, evaluated, evaluates_first, has_tiers, quick_program
+from xla_core.engine.compile.tiers import TieredProgram, evaluated, evaluates_first, has_tiers, quick_program, quick_uses
 from xla_core.engine.compile.verify import verify
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.text import graph_hash
@@ -126,7 +126,7 @@ def _build(
         else:
             quick = None
             if quickly and has_tiers(graph, placement):
-                quick = partial(quick_program, program, platform=platform, line=request.line)
+                quick = partial(quick_program, program, platform=platform, line=request.line, uses=quick_uses(graph, platform))
             executable, compiled, is_new = make(inputs, arguments=entered, checked=checked, quick=quick)
             if is_new:
                 _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)

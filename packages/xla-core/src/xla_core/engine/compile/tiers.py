@@ -1,8 +1,9 @@
-"""Two tiers of programs: one runs first as it is ready soonest, and from its third use on as it runs fastest.
+"""Two tiers of programs: one runs first as it is ready soonest, and once it is used again as it runs fastest.
 
 On the CPU a small program compiles first without XLA's fusion emitters and at LLVM's level 0: it is ready in a quarter to a half of the
-time, and takes up to three times as long to run. Many programs run once. On TPUs programs of all sizes compile first at the compiler's
-lowest effort. Where the user wants to wait for no compiler (`evaluate_first`), a program is evaluated first, operation by operation.
+time, and takes up to three times as long to run. Many programs run a few times. On TPUs programs of all sizes compile first at the
+compiler's lowest effort. Where the user wants to wait for no compiler (`evaluate_first`), a program is evaluated first, operation by
+operation.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from xla_core.engine.graph.graph import Graph
 from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement
 
-_USES = 2
-"""At this use of a program the better one begins to compile."""
 # On the CPU an operation compiles some 15 ms sooner without optimizing, and takes some 2 ns longer for each element of its result. In large
 # programs the time is that of passes over the whole program, which are the same in both tiers.
 _MOST_OPERATIONS, _MOST_ELEMENTS = 128, 1_500_000
+# The better program begins to compile at this use; on the CPU once the uses before have lost 10 ms, a fraction of what it takes.
+_FEWEST_USES, _MOST_USES, _MOST_ELEMENTS_OF_USES = 2, 32, 5_000_000
 
 
 def has_tiers(graph: Graph, placement: Placement) -> bool:
@@ -50,8 +51,19 @@ def has_tiers(graph: Graph, placement: Placement) -> bool:
 def _is_small(graph: Graph) -> bool:
     """Whether the CPU gains more by compiling a program quickly than it loses by running it twice so."""
     operations = len(graph.parts.operations)
-    elements = sum(math.prod(aval.shape) for aval in graph.parts.avals if aval is not None)
-    return operations <= _MOST_OPERATIONS and elements <= _MOST_ELEMENTS * operations
+    return operations <= _MOST_OPERATIONS and _elements(graph) <= _MOST_ELEMENTS * operations
+
+
+def _elements(graph: Graph) -> int:
+    """The elements of all inputs and results of operations."""
+    return sum(math.prod(aval.shape) for aval in graph.parts.avals if aval is not None)
+
+
+def quick_uses(graph: Graph, platform: str) -> int:
+    """How often a program that compiled quickly runs until the better one begins to compile."""
+    if platform != "cpu":
+        return _FEWEST_USES
+    return min(max(_MOST_ELEMENTS_OF_USES // max(_elements(graph), 1), _FEWEST_USES), _MOST_USES)
 
 
 _evaluating: list[object] = []  # each asks for it
@@ -88,12 +100,14 @@ def evaluated(graph: Graph, constants: Constants, placement: Placement, layout: 
 class TieredProgram:
     """Stands for an executable: the first one, until the better one is there."""
 
-    def __init__(self, program: Program, first: Executable, compile_best: Callable[[], Executable], line: str | None) -> None:
-        """compile_best: called in the background. line: of the user's, for the warning that the better one does not compile."""
+    def __init__(
+        self, program: Program, first: Executable, compile_best: Callable[[], Executable], line: str | None, uses: int = _FEWEST_USES
+    ) -> None:
+        """compile_best: called in the background at this use. line: of the user's, for the warning that the better one does not compile."""
         self._program = weakref.ref(program)
         self._compile: Callable[[], Executable] | None = compile_best
         self._line = line
-        self._uses = 0
+        self._uses_left = uses
         self._problem: str | None = None
         self._best: Executable | None = None
         self._executable = first
@@ -106,9 +120,9 @@ class TieredProgram:
             program = self._program()
             if program is not None and program.executable is self:
                 program.executable = best
-        elif self._uses < _USES:
-            self._uses += 1
-            if self._uses == _USES:
+        elif self._uses_left:
+            self._uses_left -= 1
+            if not self._uses_left:
                 _compiler.add(self)
         elif self._problem is not None:
             problem, self._problem = self._problem, None
@@ -130,12 +144,12 @@ class TieredProgram:
         metrics.metric_add("BackgroundCompileTime", time.perf_counter_ns() - begin, Unit.DURATION_NS)
 
 
-def quick_program(program: Program, stage: Any, *, platform: str, line: str | None) -> TieredProgram:
-    """A program that compiles as it is ready soonest, now. stage: the program as jax lowered it. line: as in TieredProgram.
+def quick_program(program: Program, stage: Any, *, platform: str, line: str | None, uses: int = _FEWEST_USES) -> TieredProgram:
+    """A program that compiles as it is ready soonest, now. stage: the program as jax lowered it. line, uses: as in TieredProgram.
 
     Raises RuntimeError if it does not compile so, as where it needs more memory than there is.
     """
-    return TieredProgram(program, stage.compile(compiler_options=quick_options(platform)), stage.compile, line)
+    return TieredProgram(program, stage.compile(compiler_options=quick_options(platform)), stage.compile, line, uses)
 
 
 class _Compiler:
