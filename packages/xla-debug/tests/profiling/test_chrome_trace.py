@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import torch_xla
 import torch_xla.debug.metrics as met
 import torch_xla.debug.profiler as xp
 from xla_core.abi.events import ExecuteEvent, subscribe
 from xla_debug.cli import group
+from xla_debug.profiling.chrome_trace import TraceEvents
 from xla_debug.run_report import files
 from xla_debug.run_report.schema import Replica, RunReport, Span
 
@@ -147,6 +150,22 @@ def test_the_command_writes_the_trace_of_all_replicas(
     (of,) = [event for event in events if event["ph"] == "s" and event["pid"] == 1]
     assert of["ts"] == pytest.approx(1_001_000.0, abs=0.5) and of["tid"] != ran["tid"]
     assert {event["args"]["bytes in use"] for event in events if event["ph"] == "C"} == {0, 64 << 20, 50 << 20}
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**7), st.booleans()), min_size=1, max_size=8), st.floats(1.7e9, 1.9e9))
+def test_spans_one_behind_the_other_keep_their_time(lengths_ns: list[tuple[int, bool]], start_s: float) -> None:
+    """Each begins where the one before it ends, or contains it: of seconds as floats, which say neither exactly."""
+    spans, last_s = [], start_s
+    for index, (ns, around) in enumerate(lengths_ns):
+        first_s = start_s if around else last_s
+        last_s += ns * 1e-9
+        spans.append((first_s, (last_s - first_s) * 1e3, str(index), "device", {}))
+    trace = TraceEvents(round(start_s * 1e9))
+    trace.row(1, 1, spans)
+    checked({"traceEvents": trace.events})
+    for event in trace.events:
+        first_s, ms, *_ = spans[int(event["name"])]
+        assert event["ts"] == pytest.approx((first_s - start_s) * 1e6, abs=2) and event["dur"] == pytest.approx(ms * 1e3, abs=2)
 
 
 def test_kernels_of_a_profile_stand_beside_the_run(

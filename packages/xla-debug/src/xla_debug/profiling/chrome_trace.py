@@ -12,6 +12,9 @@ from xla_debug.run_report.schema import HOST, Replica, Span
 
 Event = dict[str, Any]
 
+_PRECISION_US = 1.0
+"""Of seconds since the epoch as floats, and of what is computed from them."""
+
 
 class TraceEvents:
     """Collects the events of a trace. base_ns: the moment that is 0 in the trace, in nanoseconds since the epoch."""
@@ -41,14 +44,16 @@ class TraceEvents:
     def row(self, pid: int, tid: int, spans: Iterable[tuple[float, float, str, str, Event]]) -> None:
         """Add the spans of one row: start in seconds, milliseconds, name, category and further arguments of each.
 
-        A span that begins inside another is cut to end there: float seconds are off by up to a microsecond.
+        A span that is partly in another is cut: float seconds are off by up to a microsecond. Where it only begins in it, within that, it
+        begins behind it, else it ends with it.
         """
         ends: list[float] = []
         for start_s, ms, name, category, args in sorted(spans, key=lambda span: (span[0], -span[1])):
             start = self.microseconds(start_s)
-            while ends and ends[-1] <= start:
-                ends.pop()
-            end = min(start + round(ms * 1000, 3), *ends[-1:], float("inf"))
+            end = start + round(ms * 1000, 3)
+            while ends and (ends[-1] <= start or ends[-1] < min(start + _PRECISION_US, end)):
+                start = max(start, ends.pop())
+            end = min(end, *ends[-1:], float("inf"))
             ends.append(end)
             self.events.append(
                 {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": start, "dur": round(end - start, 3), "args": args}
