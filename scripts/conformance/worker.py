@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import helpers
+import ranks
 
-LONGEST = 2_000
+LONGEST = 6_000
 """Characters of an error that are kept."""
 
 
@@ -102,10 +103,8 @@ def run(cls: Any, method: str) -> dict[str, Any]:
             "seconds": time.perf_counter() - begin}  # fmt: skip
 
 
-def main(folder: Path, file: str, device: str) -> None:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        os.dup2(nowhere.fileno(), 1)  # what tests print is no answer
+def prepare(device: str) -> list[str]:
+    """Make torch's tests find the device; returns the helpers that torch lacks and that were supplied."""
     warnings.simplefilter("ignore")
     import torch
 
@@ -116,12 +115,25 @@ def main(folder: Path, file: str, device: str) -> None:
     helpers.hide_marks_of_another_project()
     helpers.ask_of_every_accelerator()
     torch.set_num_threads(1)
+    return supplied
+
+
+def main(folder: Path, file: str, device: str) -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), 1)  # what tests print is no answer
+    supplied = prepare(device)
+    of_ranks = file.startswith(ranks.FOLDER)
+    if of_ranks:
+        os.environ[ranks.DEVICE] = device
     try:
         sys.path[:0] = [str((folder / file).parent), str(folder)]
         os.chdir(folder)
         absent = helpers.drop_marks_of_absent_operators((folder / file).parent)
+        if of_ranks and device == "xla":
+            ranks.find_xla()
         module, changed = load(folder, file)
-        tests = tests_of(module, device)
+        tests = ranks.tests_of(module) if of_ranks else tests_of(module, device)
         first: dict[str, Any] = {"tests": list(tests), "supplied": supplied + sorted(set(absent)) + changed}
     except BaseException as error:
         first = {"error": f"{type(error).__name__}: {error}"[:LONGEST]}
@@ -132,6 +144,16 @@ def main(folder: Path, file: str, device: str) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
+def be_a_rank(device: str) -> None:
+    """Prepare a process that a test starts. It imports the test file next."""
+    ranks.end_with_the_worker()
+    if device == "xla":
+        importlib.import_module("torch_xla")
+        ranks.find_xla()
+
+
 if __name__ == "__main__":
     faulthandler.enable()
     main(Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3])
+elif __name__ == "__mp_main__":
+    be_a_rank(os.environ[ranks.DEVICE])

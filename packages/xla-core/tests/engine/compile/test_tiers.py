@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,6 +55,17 @@ def test_a_program_that_is_used_again_compiles_in_the_background(columns: int, u
     assert seen == [0] * (uses - 1) + [1] * 3 and metrics.counter("UncachedCompile") == compiled + 1
     metric = metrics.metric("BackgroundCompileTime")
     assert metric is not None and metric.accumulator > 0
+
+
+def lowered_programs() -> int:
+    gc.collect()
+    return sum(type(each) is jax.stages.Lowered for each in gc.get_objects())
+
+
+def test_a_small_program_does_not_keep_what_jax_lowered() -> None:
+    x, before = torch.randn(3, 59).to("xla"), lowered_programs()
+    used(x)
+    assert lowered_programs() == before
 
 
 def many_operations(x: Tensor) -> Tensor:
@@ -180,7 +192,8 @@ class FailsLater:
 
 def test_a_failing_background_compile_is_reported_once_and_the_first_program_stays() -> None:
     program = Program([], [], b"")
-    quick = quick_program(program, FailsLater(), platform="cpu", line="train.py:3")
+    stage = FailsLater()
+    quick = quick_program(program, stage, stage.compile, platform="cpu", line="train.py:3")
     program.executable = quick
     for _ in range(2):
         quick(1.0)
@@ -203,7 +216,8 @@ def test_a_program_that_is_gone_is_not_compiled(monkeypatch: pytest.MonkeyPatch)
 
     compiled: list[str] = []
     monkeypatch.setattr(TieredProgram, "compile_best", _noting(compiled, TieredProgram.compile_best))
-    first, second = (quick_program(Program([], [], b""), Waits(), platform="cpu", line=name) for name in ("first", "second"))
+    stage = Waits()
+    first, second = (quick_program(Program([], [], b""), stage, stage.compile, platform="cpu", line=name) for name in ("first", "second"))
     for quick in (first, second):
         quick(1.0)
     first(1.0)

@@ -144,12 +144,17 @@ class TieredProgram:
         metrics.metric_add("BackgroundCompileTime", time.perf_counter_ns() - begin, Unit.DURATION_NS)
 
 
-def quick_program(program: Program, stage: Any, *, platform: str, line: str | None, uses: int = _FEWEST_USES) -> TieredProgram:
-    """A program that compiles as it is ready soonest, now. stage: the program as jax lowered it. line, uses: as in TieredProgram.
+def quick_program(
+    program: Program, stage: Any, better: Callable[[], Executable], *, platform: str, line: str | None, uses: int = _FEWEST_USES
+) -> TieredProgram:
+    """A program that compiles as it is ready soonest, now. stage: the program as jax lowered it. better: makes the better one from the
+    graph. line, uses: as in TieredProgram.
 
     Raises RuntimeError if it does not compile so, as where it needs more memory than there is.
     """
-    return TieredProgram(program, stage.compile(compiler_options=quick_options(platform)), stage.compile, line, uses)
+    # What jax lowered takes a megabyte, of however small a program: it is kept only where it is needed soon.
+    compile_best = stage.compile if uses == _FEWEST_USES else better
+    return TieredProgram(program, stage.compile(compiler_options=quick_options(platform)), compile_best, line, uses)
 
 
 class _Compiler:
