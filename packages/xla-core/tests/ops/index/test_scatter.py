@@ -155,14 +155,23 @@ HALF: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     **{f"index_reduce_{kind}": partial(lambda kind, x, index, source: x.index_reduce(0, index, source, kind), kind) for kind in KINDS[1:]},
     "scatter_mean_of_others": lambda x, index, source: x.scatter_reduce(0, index, source, "mean", include_self=False),
     "embedding_bag_mean": lambda x, index, source: nn.functional.embedding_bag(index[None], rows(x), mode="mean"),
+    "embedding_bag_sum_gradient": lambda x, index, source: bag_gradient(x, index, source, None, "sum"),
+    "embedding_bag_mean_gradient": lambda x, index, source: bag_gradient(x, index, source, None, "mean"),
+    "embedding_bag_weighted_gradient": lambda x, index, source: bag_gradient(x, index, source, source.reshape(3, 4), "sum"),
 }
+
+
+def bag_gradient(x: Tensor, index: Tensor, source: Tensor, weights: Tensor | None, mode: str) -> Tensor:
+    table = rows(x).requires_grad_()
+    result = nn.functional.embedding_bag(index.reshape(3, 4), table, per_sample_weights=weights, mode=mode)
+    return torch.autograd.grad(result, table, rows(source)[:3])[0]
 
 
 def rows(x: Tensor) -> Tensor:
     return x[:, None].expand(-1, 3).contiguous()
 
 
-@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter", "ignore:index_reduce")
 @pytest.mark.parametrize("write", HALF.values(), ids=HALF)
 def test_half_precision_is_rounded_where_torch_rounds_it(write: Callable[..., Tensor]) -> None:
     """Bit by bit: some of these operations round after each addition, others once."""

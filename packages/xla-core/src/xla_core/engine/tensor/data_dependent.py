@@ -131,7 +131,7 @@ def _by_mask(x: Tensor, dim: int, mask: Tensor) -> Tensor:
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """Count each number in a vector of non-negative integers, or sum its weights."""
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
-        raise NotImplementedError(f"bincount counts integers, found {x.dtype}")
+        raise NotImplementedError(f"bincount is not implemented for {x.dtype}: it counts integers")
     if x.dim() != 1:
         raise RuntimeError(f"bincount only supports 1-d non-negative integral inputs, found shape {tuple(x.shape)}")
     if minlength < 0:

@@ -131,8 +131,10 @@ def _weight_gradient(
         hits = _add_up(full(1, indices.shape, rows.dtype), indices, ctx.shape[0])
         factor = lax.div(factor, take_rows(hits, 0, indices))
     used = _is_row(indices, padding_idx)
+    factor = cast(cast(factor, ctx.dtype), rows.dtype)
     rows = lax.select(_rows_like(used, rows.shape), lax.mul(rows, _rows_like(factor, rows.shape)), lax.full_like(rows, 0))
-    return finish(ctx, scatter_at(nothing, (0,), (indices,), rows, 0, "sum"))
+    # In half precision torch rounds factors, products and each sum.
+    return scatter_at(cast(nothing, ctx.dtype), (0,), (indices,), cast(rows, ctx.dtype), 0, "sum")
 
 
 @op("_embedding_bag_dense_backward", notes=DROPS)
