@@ -47,6 +47,7 @@ DONE: dict[str, Callable[[Tensor], object]] = {
     "a_column": lambda x: x[:, 0].copy_(x[:, 1]),
     "an_overlap_by_copies": lambda x: x[1:].add_(x[:-1].clone()),
     "into_another_row": lambda x: torch.mul(x[0], 2, out=x[1]),
+    "a_threshold_of_elements_that_stand_several_times": lambda x: torch.threshold_(x[:1].expand(3, 3), 1.0, 5.0),
     "an_expanded_gradient_from_itself": lambda x: (y := x[:1].expand(3, 3)).copy_(y),
 }
 

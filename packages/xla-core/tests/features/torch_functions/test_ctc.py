@@ -51,6 +51,21 @@ def test_ctc_loss(lengths: Lengths, joined: bool, numbers: bool) -> None:
     assert not seen
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_a_sequence_without_a_batch(where: str, reduction: str) -> None:
+    """Its lengths are numbers, as 0-d tensors."""
+    log_probs, targets = torch.randn(TIME, CLASSES).log_softmax(1), torch.tensor([1, 1, 4])
+    seen = []
+    for device in ("cpu", "xla"):
+        x = log_probs.to(device).requires_grad_()
+        lengths = [torch.tensor(each, device=device if where == "device" else "cpu") for each in (TIME - 1, 3)]
+        loss = torch.nn.functional.ctc_loss(x, targets.to(device), *lengths, reduction=reduction)
+        (gradient,) = torch.autograd.grad(loss, x)
+        seen.append((loss.detach().cpu(), gradient.cpu()))
+    torch.testing.assert_close(seen[1], seen[0], rtol=1e-4, atol=1e-5)
+
+
 def test_other_lengths_need_no_other_program() -> None:
     before = metrics.counter("UncachedCompile")
     options = (False, True, torch.float32, "mean", False)

@@ -13,6 +13,11 @@ from xla_core.engine.tensor.tensor import XLATensor
 Lengths = Sequence[int] | Tensor
 
 
+def _in_a_row(lengths: Lengths) -> Lengths:
+    """Lengths as torch reads them: those of a tensor of any shape, as of a 0-d one for a single sequence."""
+    return lengths.reshape(-1) if isinstance(lengths, Tensor) else lengths
+
+
 def _longest(targets: Tensor, lengths: Lengths) -> int:
     """Labels that a target has at most: known from the shape of padded targets, else from lengths on the host."""
     if targets.dim() == 2:
@@ -45,6 +50,7 @@ def loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths, blank: int = 0, zero_infinity: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Negative log likelihoods (batch,) and the forward variables (batch, time, states)."""
+    input_lengths, target_lengths = _in_a_row(input_lengths), _in_a_row(target_lengths)
     _check(log_probs, targets, input_lengths, target_lengths, blank)
     lengths = (_operand(each, log_probs) for each in (input_lengths, target_lengths))
     result: tuple[Tensor, Tensor] = torch.ops.xla_core.ctc_loss(log_probs, targets, *lengths, _longest(targets, target_lengths), blank)
@@ -63,7 +69,7 @@ def backward(
     zero_infinity: bool = False,
 ) -> Tensor:
     """The gradient of log_probs (time, batch, classes)."""
-    lengths = (_operand(each, log_probs) for each in (input_lengths, target_lengths))
+    lengths = (_operand(_in_a_row(each), log_probs) for each in (input_lengths, target_lengths))
     longest = (log_alpha.shape[2] - 1) // 2
     result: Tensor = torch.ops.xla_core.ctc_loss_backward(
         grad, log_probs, targets, *lengths, neg_log_likelihood, log_alpha, longest, blank, zero_infinity

@@ -56,7 +56,7 @@ def relu(x: jax.Array) -> jax.Array:
     return lax.max(x, _const(0, x))
 
 
-@wide("threshold", scalars=("threshold", "value"))
+@wide("threshold", scalars=("threshold", "value"), overlapping_writes=True)
 def threshold(x: jax.Array, threshold: Real, value: Real) -> jax.Array:
     """threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor: NaN stays"""
     return lax.select(lax.le(x, _const(threshold, x)), _const(value, x), x)
