@@ -91,6 +91,30 @@ instantiate_device_type_tests(TestOfTheCpu, globals(), only_for="cpu")
 """
 
 
+OF_RANKS = """
+import os, torch, torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.common_utils import TestCase
+from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
+
+class TestRanks(DTensorTestBase):
+    world_size = 2
+
+    @with_comms
+    def test_sums_over_ranks(self):
+        local = torch.full((2,), float(self.rank), device=self.device_type)
+        shared = DTensor.from_local(local, self.build_device_mesh(), [Shard(0)])
+        self.assertEqual(shared.to_local().device.type, self.device_type)
+        self.assertEqual(shared.full_tensor().tolist(), [0.0, 0.0, 1.0, 1.0])
+
+    @with_comms
+    def test_fails_in_a_rank(self):
+        self.assertNotEqual((self.rank, self.device_type), (1, "xla"))
+
+class TestAlone(TestCase):
+    def test_of_no_device(self):
+        self.assertEqual(torch.ones(2).sum().item(), 2)
+"""
 MARKED = "<!-- {0} -->\nold\n<!-- /{0} -->\n"
 PAGE = f"before\n{MARKED.format('conformance')}{MARKED.format('exclusions')}behind\n"
 PLANTED = "ValueError: planted in a test of which only another error is excluded"
@@ -180,3 +204,15 @@ def test_marks_of_operators_without_samples_are_dropped(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(ROOT / "scripts" / "conformance"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "['add', 'add'] ['samples of gone.a', 'samples of lost.']\n"
+
+
+def test_tests_that_start_a_process_for_each_rank(tmp_path: Path) -> None:
+    (tmp_path / "distributed").mkdir()
+    (tmp_path / "distributed" / "test_ranks.py").write_text(OF_RANKS, encoding="utf-8")
+    (tmp_path / "conformance.md").write_text(PAGE, encoding="utf-8")
+    done = run(tmp_path, "--into", str(tmp_path), "distributed/test_ranks.py")
+    assert done.returncode == 0, done.stderr
+    (row,) = files(tmp_path)
+    assert (row["tests"], row["asked"], row["passed"]) == (3, 3, 2), row
+    (cause,) = row["failed"]
+    assert cause.startswith("RuntimeError: Process # exited with error code")

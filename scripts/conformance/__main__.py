@@ -25,6 +25,13 @@ FILES = (
     "nn/test_multihead_attention.py", "nn/test_packed_sequence.py", "nn/test_parametrization.py", "nn/test_pooling.py",
     "nn/test_pruning.py", "test_modules.py", "test_optim.py", "test_autograd.py", "test_ops.py", "test_ops_gradients.py",
     "test_ops_fwd_gradients.py", "functorch/test_vmap.py", "functorch/test_eager_transforms.py", "functorch/test_ops.py",
+    "distributed/test_device_mesh.py", "distributed/_tensor/test_api.py", "distributed/_tensor/test_convolution_ops.py",
+    "distributed/_tensor/test_dtensor.py", "distributed/_tensor/test_embedding_ops.py", "distributed/_tensor/test_experimental_ops.py",
+    "distributed/_tensor/test_init.py", "distributed/_tensor/test_math_ops.py", "distributed/_tensor/test_matrix_ops.py",
+    "distributed/_tensor/test_optimizers.py", "distributed/_tensor/test_random_ops.py", "distributed/_tensor/test_redistribute.py",
+    "distributed/_tensor/test_tensor_ops.py", "distributed/_tensor/test_view_ops.py", "distributed/tensor/parallel/test_parallelize_api.py",
+    "distributed/tensor/parallel/test_tp_examples.py", "distributed/tensor/parallel/test_tp_random_state.py",
+    "distributed/tensor/parallel/test_tp_style.py",
 )  # fmt: skip
 
 
