@@ -129,6 +129,12 @@ def test_errors_of_the_cpu_pass_through() -> None:
     assert (x + 1).tolist() == [2, 2, 2]
 
 
+def test_what_the_cpu_has_no_kernel_of_either_says_so() -> None:
+    packed = torch.zeros(8, 8, dtype=torch.uint8, device="xla")
+    with pytest.raises(NotImplementedError, match="int4pack has neither an XLA lowering nor a CPU kernel in torch: write"):
+        torch._convert_weight_to_int4pack(packed, 2)
+
+
 def test_xla_fallback_error_forbids_it(counts: Counts) -> None:
     x = torch.ones(2, device="xla")
     with config.override(config.FALLBACK, FallbackPolicy.ERROR):

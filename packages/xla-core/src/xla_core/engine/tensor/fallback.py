@@ -10,7 +10,7 @@ import torch
 
 from xla_core.base import config, metrics
 from xla_core.base.config import FallbackPolicy
-from xla_core.base.errors import DeviceMismatchError, FallbackError
+from xla_core.base.errors import DeviceMismatchError, FallbackError, UnsupportedOperationError
 from xla_core.base.metrics import FallbackEvent
 from xla_core.base.private_torch import OpOverload, as_called_by_user, tree_flatten, tree_map
 from xla_core.engine.graph.pending_graph import Recorder
@@ -104,8 +104,16 @@ def _called(
     if any(argument.name == "device" for argument in func._schema.arguments):
         on_cpu["device"] = torch.device("cpu")
     host_args = tree_map(to_cpu, args)
-    with as_called_by_user():
-        return host_args, on_cpu, func(*host_args, **on_cpu)
+    try:
+        with as_called_by_user():
+            return host_args, on_cpu, func(*host_args, **on_cpu)
+    except NotImplementedError as error:
+        if not str(error).startswith(f"Could not run '{func._schema.name}'"):
+            raise
+        raise UnsupportedOperationError(
+            f"{full_name(func)} has neither an XLA lowering nor a CPU kernel in torch: write it in other operations, or register a "
+            "lowering with xla_core.abi.operators.register_op"
+        ) from error
 
 
 def _planned(
