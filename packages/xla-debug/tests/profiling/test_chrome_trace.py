@@ -168,6 +168,13 @@ def test_spans_one_behind_the_other_keep_their_time(lengths_ns: list[tuple[int, 
         assert event["ts"] == pytest.approx((first_s - start_s) * 1e6, abs=2) and event["dur"] == pytest.approx(ms * 1e3, abs=2)
 
 
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8))
+def test_spans_of_any_overlap_are_nested(spans_tenths_of_us: list[tuple[int, int]]) -> None:
+    trace = TraceEvents(0)
+    trace.row(1, 1, [(start * 1e-7, length * 1e-4, "span", "device", {}) for start, length in spans_tenths_of_us])
+    checked({"traceEvents": trace.events})
+
+
 def test_kernels_of_a_profile_stand_beside_the_run(
     full: Callable[..., Replica], run_report: Callable[..., RunReport], tmp_path: Path
 ) -> None:

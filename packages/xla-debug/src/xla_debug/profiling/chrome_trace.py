@@ -48,12 +48,13 @@ class TraceEvents:
         begins behind it, else it ends with it.
         """
         ends: list[float] = []
+        latest = float("-inf")
         for start_s, ms, name, category, args in sorted(spans, key=lambda span: (span[0], -span[1])):
             start = self.microseconds(start_s)
-            end = start + round(ms * 1000, 3)
+            end, start = start + round(ms * 1000, 3), max(start, latest)
             while ends and (ends[-1] <= start or ends[-1] < min(start + _PRECISION_US, end)):
                 start = max(start, ends.pop())
-            end = min(end, *ends[-1:], float("inf"))
+            latest, end = start, max(min(end, *ends[-1:], float("inf")), start)
             ends.append(end)
             self.events.append(
                 {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": start, "dur": round(end - start, 3), "args": args}
