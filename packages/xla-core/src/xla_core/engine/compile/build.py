@@ -116,19 +116,18 @@ def _build(
         executable = reference(graph, constants, placement, layout, checked)
     else:
         make = partial(_loaded_or_compiled, site, graph, name_on_disk=program.graph_hash, layout=layout, name=name, constants=constants)
-        # Without the buffers, whose memory would stay taken.
-        described = replace(inputs, buffers=[planned_like(buffer) for buffer in inputs.buffers])
-        again = [*described.buffers, *arguments[len(inputs.buffers) :]]
-        better = partial(_in_background, partial(make, described, arguments=again, checked=checked))
-        compiled = None
+        compiled = quick = None
+        if quickly:
+            # Without the buffers, whose memory would stay taken.
+            described = replace(inputs, buffers=[planned_like(buffer) for buffer in inputs.buffers])
+            again = [*described.buffers, *arguments[len(inputs.buffers) :]]
+            better = partial(_in_background, partial(make, described, arguments=again, checked=checked))
+            if has_tiers(graph, placement):
+                uses = quick_uses(graph, platform)
+                quick = partial(quick_program, program, better=better, platform=platform, line=request.line, uses=uses)
         if quickly and evaluates_first(placement):
             executable = TieredProgram(program, evaluated(graph, constants, placement, layout, checked), better, request.line)
         else:
-            quick = None
-            if quickly and has_tiers(graph, placement):
-                quick = partial(
-                    quick_program, program, better=better, platform=platform, line=request.line, uses=quick_uses(graph, platform)
-                )
             executable, compiled, is_new = make(inputs, arguments=entered, checked=checked, quick=quick)
             if is_new:
                 _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
