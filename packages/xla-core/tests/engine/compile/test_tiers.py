@@ -26,7 +26,8 @@ Run = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def settled() -> Iterator[None]:
-    """Nothing of other tests is in the background."""
+    """Nothing of other tests is recorded, and would be part of the first program, or is in the background."""
+    torch_xla.sync()
     wait_for_background()
     yield
     wait_for_background()
