@@ -82,8 +82,10 @@ EXCLUSIONS = (
               "the test fails on purpose on a device of this name", "nothing: it is no result",
               re.compile("test_(expected_failure|skip)_xla")),
     Exclusion("random numbers that the tolerance depends on", re.compile("Tensor-likes are not close"),
-              "with 30 other seeds the test fails 12 times on the CPU, 15 times here", "nothing: of equal numbers the results are equal",
-              re.compile("test_weight_norm_parametrization")),
+              "with other seeds the CPU fails, too: of 30 runs of weight norms 12 (15 here), of 300 of bags at least 17 in float16 and 22 "
+              "in bfloat16 (as here); with the numbers that are drawn here bags fail on the CPU by the same amounts",
+              "nothing: results differ as little from the CPU's as they may",
+              re.compile("test_weight_norm_parametrization|test_EmbeddingBag_per_sample_weights_and_offsets_.*float16")),
 )  # fmt: skip
 
 

@@ -253,7 +253,9 @@ class _Builder:
         """Whether torch says what a line does, and for every device."""
         if template in _LAID_OUT:  # a view or a copy, depending on strides, which results have of their operands on the CPU
             base = x if x._base is None else x._base
-            return base.is_contiguous()
+            # What as_strided shows beside a view has gradients on the CPU once it is written in place (docs/differences.md).
+            whole = _dense(x) and x.numel() == base.numel()
+            return base.is_contiguous() and (whole or "as_strided" not in template)
         if template in _REPLACES:
             # What autograd makes of a view that has another shape or data than when it was made, or whose base has, is an accident: it
             # goes by strides for some tensors, by the functions that made the views for others.

@@ -258,8 +258,10 @@ class Twins(RuleBasedStateMachine):
     @rule(data=st.data())
     def view(self, data: st.DataObject) -> None:
         pair = self.pick(data)
-        _, do = data.draw(views(pair.cpu), label="view")
-        self.both(lambda: do(pair.cpu), lambda: do(pair.xla), pair.bits)
+        name, do = data.draw(views(pair.cpu), label="view")
+        # What as_strided shows beside a view has gradients on the CPU once it is written in place (docs/differences.md).
+        if not pair.cpu._is_view() or "as_strided" not in name:
+            self.both(lambda: do(pair.cpu), lambda: do(pair.xla), pair.bits)
 
     @rule(data=st.data(), shape=st.sampled_from([(-1,), (2, -1), (1, -1, 1), (3, 2), (-1, 4)]))
     def plain_view(self, data: st.DataObject, shape: tuple[int, ...]) -> None:

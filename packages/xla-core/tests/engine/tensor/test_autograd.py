@@ -425,3 +425,19 @@ def test_a_view_that_torch_cannot_make_again_is_an_error_and_no_wrong_gradient()
     base.mul_(2)
     with pytest.raises(RuntimeError, match="INTERNAL ASSERT"):
         part.sum().backward()
+
+
+def test_what_lies_beside_a_view_has_no_gradient_before_and_after_a_write() -> None:
+    """The CPU gives it none before, and one after."""
+    gradients = {}
+    for device in ("cpu", "xla"):
+        for writes in (False, True):
+            leaf = torch.zeros(2, 3, device=device, requires_grad=True)
+            window = torch.stack([leaf, leaf])[..., 1:].as_strided((2, 2), (2, 1))
+            with torch.no_grad():
+                if writes:
+                    window.zero_()
+            window.sum().backward()
+            assert leaf.grad is not None
+            gradients[device, writes] = leaf.grad.tolist()
+    assert gradients["xla", False] == gradients["xla", True] == gradients["cpu", False] != gradients["cpu", True]
