@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
@@ -173,8 +174,21 @@ def test_a_later_run_goes_on_where_the_record_ends(folder: Path) -> None:
 def test_a_sample_is_spread_evenly(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "test_many.py").write_text(TESTS.replace("600", "0"), encoding="utf-8")
     (tmp_path / "conformance.md").write_text(PAGE, encoding="utf-8")
+    earlier = {
+        "file": "test_earlier.py",
+        "tests": 7,
+        "run": 7,
+        "asked": 7,
+        "passed": 6,
+        "failed": {"ended": 1},
+        "seconds": {"cpu": 1, "xla": 2},
+    }
+    known = {"torch": torch.__version__, "files": [earlier, {"file": "test_many.py", "error": "once"}]}
+    (tmp_path / "conformance.json").write_text(json.dumps(known), encoding="utf-8")
     assert run(tmp_path, "--sample", "3", "--into", str(tmp_path), "test_many.py").returncode == 0
-    assert "| test_many.py | 3 of 16 |" in (tmp_path / "conformance.md").read_text(encoding="utf-8")
+    page = (tmp_path / "conformance.md").read_text(encoding="utf-8")
+    assert "| test_many.py | 3 of 16 |" in page and "| test_earlier.py | 7 | 7 | 6 | 85.7 % | 0 | 1 |" in page and "once" not in page
+    assert [row["file"] for row in files(tmp_path)] == ["test_earlier.py", "test_many.py"]
     facts, *answers = map(json.loads, (tmp_path / "record" / "test_many.jsonl").read_text(encoding="utf-8").splitlines())
     assert facts["facts"]["tests"] == 16 and [answer["device"] for answer in answers].count("cpu") == 3
 

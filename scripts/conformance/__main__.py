@@ -79,7 +79,9 @@ def measure(tests: Path, file: str, sample: int | None, workers: int, limit_s: f
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
 @click.option("--limit", type=click.FloatRange(1.0), default=120.0, show_default=True, help="Seconds that a test may take.")
 @click.option(
-    "--into", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Write conformance.md and .json in this folder."
+    "--into",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Write conformance.md and .json in this folder; rows of other files stay.",
 )
 def main(files: tuple[str, ...], tests: Path, sample: int | None, folder: Path, workers: int, limit: float, into: Path | None) -> None:
     tests = tests.resolve()

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,22 @@ def _replaced(text: str, mark: str, content: str) -> str:
     return f"{before}<!-- {mark} -->\n{content}\n<!-- /{mark} -->{behind}"
 
 
+def _with_known(file: Path, rows: Sequence[Counts]) -> list[Counts]:
+    """The rows, and those of conformance.json for other files, if they were counted with this torch; in the order of their files there."""
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"torch": None, "files": []}
+    of_this_torch = known["files"] if known["torch"] == torch.__version__ else []
+    latest = {fields["file"]: _counts(fields) for fields in of_this_torch}
+    return list((latest | {row.file: row for row in rows}).values())
+
+
+def _counts(fields: Mapping[str, Any]) -> Counts:
+    counters = {each.name for each in dataclasses.fields(Counts) if each.default_factory is Counter}
+    return Counts(**{name: Counter(value) if name in counters else value for name, value in fields.items()})
+
+
 def write(folder: Path, rows: Sequence[Counts]) -> None:
-    """Replace the marked parts of conformance.md, and write conformance.json."""
+    """Replace the marked parts of conformance.md, and write conformance.json. Rows of files that were counted before stay."""
+    rows = _with_known(folder / "conformance.json", rows)
     machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}."
     page = folder / "conformance.md"
     text = _replaced(page.read_text(encoding="utf-8"), "conformance", f"{table(rows)}\n\n{machine}")
