@@ -117,6 +117,22 @@ class TestAlone(TestCase):
         self.assertEqual(torch.ones(2).sum().item(), 2)
 """
 MARKED = "<!-- {0} -->\nold\n<!-- /{0} -->\n"
+FEW = """
+from torch.testing._internal.common_device_type import instantiate_device_type_tests
+from torch.testing._internal.common_utils import TestCase
+
+class TestFew(TestCase):
+    def test_first(self, device):
+        pass
+
+    def test_second(self, device):
+        pass
+
+    def test_third(self, device):
+        pass
+
+instantiate_device_type_tests(TestFew, globals())
+"""
 PAGE = f"before\n{MARKED.format('conformance')}{MARKED.format('exclusions')}behind\n"
 PLANTED = "ValueError: planted in a test of which only another error is excluded"
 
@@ -191,6 +207,19 @@ def test_a_sample_is_spread_evenly(folder: Path, tmp_path: Path) -> None:
     assert [row["file"] for row in files(tmp_path)] == ["test_earlier.py", "test_many.py"]
     facts, *answers = map(json.loads, (tmp_path / "record" / "test_many.jsonl").read_text(encoding="utf-8").splitlines())
     assert facts["facts"]["tests"] == 16 and [answer["device"] for answer in answers].count("cpu") == 3
+
+
+def test_a_part_of_a_file_has_a_row_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "test_parts.py").write_text(FEW, encoding="utf-8")
+    (tmp_path / "conformance.md").write_text(PAGE, encoding="utf-8")
+    assert run(tmp_path, "--part", "1/2", "--into", str(tmp_path), "test_parts.py").returncode == 0
+    assert [(row["file"], row["tests"], row["passed"]) for row in files(tmp_path)] == [("test_parts.py 1/2", 2, 2)]
+    answers = (tmp_path / "record" / "test_parts-1-2.jsonl").read_text(encoding="utf-8")
+    assert "test_first" in answers and "test_third" in answers and "test_second" not in answers
+
+
+def test_what_names_no_part_is_refused(tmp_path: Path) -> None:
+    assert "'3/2' names no part" in run(tmp_path, "--part", "3/2", "test_parts.py").stderr
 
 
 def test_a_file_that_is_not_there_is_refused(folder: Path) -> None:

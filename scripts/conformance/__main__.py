@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -42,7 +43,31 @@ def spread(names: Sequence[str], most: int | None) -> list[str]:
     return [names[math.floor(index * len(names) / most)] for index in range(most)]
 
 
-def measure(tests: Path, file: str, sample: int | None, workers: int, limit_s: float, record: Record) -> None:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Every `of`-th test of a file from the `number`-th on, of files that take too long at once: it has a record and a row of its own."""
+
+    number: int
+    of: int
+
+    def names(self, names: Sequence[str]) -> Sequence[str]:
+        """Those of the names that are in this part."""
+        return names[self.number - 1 :: self.of]
+
+    def title(self, file: str) -> str:
+        """What the part of a file is called."""
+        return file if self.of == 1 else f"{file} {self.number}/{self.of}"
+
+
+def part_of(context: click.Context, parameter: click.Parameter, value: str) -> Part:
+    """The part that `2/8` names, the second of eight. Raises BadParameter for what names none."""
+    number, _, of = value.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise click.BadParameter(f"{value!r} names no part; 2/8 is the second of eight")
+    return Part(int(number), int(of))
+
+
+def measure(tests: Path, file: str, part: Part, sample: int | None, workers: int, limit_s: float, record: Record) -> None:
     """Run what is not in the record yet."""
     for device in ("cpu", "xla"):
         try:
@@ -52,8 +77,9 @@ def measure(tests: Path, file: str, sample: int | None, workers: int, limit_s: f
             return
         first.stop()
         if device == "cpu":
-            names = spread(first.tests, sample)
-            record.note_facts(tests=len(first.tests), supplied=first.supplied)
+            in_part = part.names(first.tests)
+            names = spread(in_part, sample)
+            record.note_facts(tests=len(in_part), supplied=first.supplied)
         else:
             there = set(first.tests)
             names = [name for name in names if record.answers["cpu"][name]["outcome"] == "passed"]
@@ -73,7 +99,8 @@ def measure(tests: Path, file: str, sample: int | None, workers: int, limit_s: f
 @click.option(
     "--tests", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True, help="The folder `test` of PyTorch's source."
 )
-@click.option("--sample", type=click.IntRange(1), help="So many tests of a file, evenly spread.")
+@click.option("--part", default="1/1", show_default=True, callback=part_of, help="2/8: the second of eight parts of each file.")
+@click.option("--sample", type=click.IntRange(1), help="So many tests of a file, or of its part, evenly spread.")
 @click.option("--record", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("conformance-record"), show_default=True,
               help="Where answers are kept, and from where a run goes on.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
@@ -83,16 +110,19 @@ def measure(tests: Path, file: str, sample: int | None, workers: int, limit_s: f
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Write conformance.md and .json in this folder; rows of other files stay.",
 )
-def main(files: tuple[str, ...], tests: Path, sample: int | None, folder: Path, workers: int, limit: float, into: Path | None) -> None:
+def main(
+    files: tuple[str, ...], tests: Path, part: Part, sample: int | None, folder: Path, workers: int, limit: float, into: Path | None
+) -> None:
     tests = tests.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for file in files or FILES:
         if not (tests / file).is_file():
             raise click.BadParameter(f"{tests} has no {file}")
-        record = Record(folder / f"{file.removesuffix('.py').replace('/', '-')}.jsonl")
-        measure(tests, file, sample, workers, limit, record)
-        rows.append(counts_of(file, record))
+        title = part.title(file)
+        record = Record(folder / f"{title.replace('.py', '').replace(' ', '-').replace('/', '-')}.jsonl")
+        measure(tests, file, part, sample, workers, limit, record)
+        rows.append(counts_of(title, record))
         click.echo(page.line(rows[-1]))
     if into is not None:
         page.write(into, rows)
