@@ -257,11 +257,13 @@ def test_every_kernel_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-@pytest.mark.parametrize("tiers", ["0", "1"])
-def test_products_of_complex_numbers_are_rounded_as_on_the_cpu(dtype: torch.dtype, tiers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("tiers", "length"), [("0", 1024), ("1", 2048)])  # of one length the second would be in the cache
+def test_products_of_complex_numbers_are_rounded_as_on_the_cpu(
+    dtype: torch.dtype, tiers: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bit by bit, also where a sum follows."""
     monkeypatch.setenv("XLA_TIERED_COMPILATION", tiers)
-    x, y = torch.randn(2, 1024, dtype=dtype)  # of other lengths the CPU computes the last ones differently
+    x, y = torch.randn(2, length, dtype=dtype)  # of other lengths the CPU computes the last ones differently
     on_device = x.to("xla"), y.to("xla")
     assert torch.equal((on_device[0] * on_device[1]).cpu(), x * y)
     assert torch.equal((on_device[0] * on_device[1] + on_device[0]).cpu(), x * y + x)
