@@ -128,29 +128,35 @@ def test_a_request_that_is_none_is_refused(served: tuple[ProfilerServer, int], m
     assert ask(served[0].address, options(50, 2) + number_field(EMIT, 1)).part(8)  # it serves on
 
 
-def refuses_another(channel: grpc.Channel) -> bool:
-    """Whether a profile is being made already."""
+SERVES_AND_TELLS_OF_PROFILES = """
+import sys
+import torch_xla.debug.profiler as xp
+from xla_debug import _compat
+
+begin_session = _compat.profiler_session
+
+def profiler_session(*levels):
     try:
-        channel.unary_unary("/tensorflow.ProfilerService/Profile")(options(0, 2) + number_field(EMIT, 1), timeout=60)
-    except grpc.RpcError as refused:
-        assert "Another profiling session" in refused.details()
-        return True
-    return False
+        return begin_session(*levels)
+    finally:
+        print("a profile is being made", flush=True)
+
+_compat.profiler_session = profiler_session
+xp.start_server(int(sys.argv[1]))
+print("serving", flush=True)
+sys.stdin.read(1)
+"""
 
 
 def test_the_end_of_the_program_does_not_wait_for_a_profile(free_port: Callable[[], int]) -> None:
     """Who asks for an hour cannot hold the program up for it."""
     port = free_port()
-    code = "import sys, torch_xla.debug.profiler as xp; xp.start_server(int(sys.argv[1])); print(flush=True); sys.stdin.read(1)"
-    program = [sys.executable, "-c", code, str(port)]
+    program = [sys.executable, "-c", SERVES_AND_TELLS_OF_PROFILES, str(port)]
     with forked_python.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline()
+        assert process.stdout is not None and process.stdout.readline() == b"serving\n"
         with grpc.insecure_channel(f"localhost:{port}") as channel:
-            profile = channel.unary_unary("/tensorflow.ProfilerService/Profile")
-            asked = profile.future(options(3_600_000, 2))
-            while not refuses_another(channel):  # until it is being made
-                if asked.done():  # the question below came first, and this one was refused
-                    asked = profile.future(options(3_600_000, 2))
+            asked = channel.unary_unary("/tensorflow.ProfilerService/Profile").future(options(3_600_000, 2))
+            assert process.stdout.readline() == b"a profile is being made\n" and not asked.done()
             _, printed = process.communicate(b"x", timeout=120)
             assert process.returncode == 0, printed
             assert asked.exception(timeout=60) is not None or asked.result()
