@@ -30,6 +30,7 @@ def _word(value: int) -> jax.Array:
     return jax.numpy.asarray(np.uint32(value))
 
 
+@jax.jit  # traced and lowered once for all random operations of a shape: tracing its 130 operations takes longer than all else
 def threefry2x32(key: Words, counter: Words) -> Words:
     """The cipher of one 64-bit counter (or an array of them) under a 64-bit key."""
     left, right = counter
