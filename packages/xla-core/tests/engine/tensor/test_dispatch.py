@@ -110,16 +110,40 @@ def test_calls_in_every_form(make: Make) -> None:
     same(make("cpu"), make("xla"))
 
 
-def test_out_is_resized_with_torchs_warning() -> None:
-    shapes = []
+OUTS: dict[str, Callable[..., object]] = {
+    "add": lambda x, out: torch.add(x, 1, out=out),
+    "mm": lambda x, out: torch.mm(x, x, out=out),
+    "diagonal_copy": lambda x, out: torch.diagonal_copy(x, out=out),
+    "igammac": lambda x, out: torch.special.gammaincc(x, x, out=out),
+    "sum": lambda x, out: torch.sum(x, 0, out=out),
+    "sort": lambda x, out: torch.sort(x, out=(out, torch.empty(3, 3, dtype=torch.int64, device=x.device))),
+    "nonzero": lambda x, out: torch.nonzero(x, out=out.to(torch.int64)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.* runs on the CPU")
+@pytest.mark.parametrize("call", list(OUTS.values()), ids=list(OUTS))
+def test_out_is_resized_with_torchs_warning_by_each_call(call: Callable[..., object]) -> None:
+    shapes: list[list[tuple[int, ...]]] = []
     for device in ("cpu", "xla"):
-        out = torch.empty(0, device=device)
-        torch.add(ones(device, 2, 3), 1, out=out)
-        wrong = torch.empty(5, device=device)
-        with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
-            torch.add(ones(device, 2, 3), 1, out=wrong)
-        shapes.append((out.shape, wrong.shape, out.tolist(), wrong.tolist()))
+        x = ones(device, 3, 3)
+        shapes.append([])
+        for _ in range(2):  # once inferred, once as inferred before
+            empty, wrong = torch.empty(0, device=device), torch.empty(5, device=device)
+            call(x, empty)
+            with pytest.warns(UserWarning, match="An output with one or more elements was resized") as warned:
+                call(x, wrong)
+            assert [warning.filename for warning in warned] == [__file__]
+            shapes[-1] += [tuple(empty.shape), tuple(wrong.shape)]
     assert shapes[0] == shapes[1]
+
+
+def test_out_is_written_where_the_warning_is_an_error() -> None:
+    for device in ("cpu", "xla"):
+        out = torch.zeros(5, device=device)
+        with pytest.raises(UserWarning, match="An output with one or more elements was resized"):
+            torch.add(ones(device, 3), 1, out=out)
+        assert out.tolist() == [2.0] * 3
 
 
 # Each is wrong; the CPU says how.

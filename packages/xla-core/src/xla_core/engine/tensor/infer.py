@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -61,11 +62,11 @@ def _signature(
     kwargs = {name: value for name, value in kwargs.items() if name not in PLACEMENT or name == "memory_format"}
     if accepts is not None and not accepts(*args, **{name: value for name, value in kwargs.items() if name not in _OF_META}):
         return None
-    if targets is not None:
-        _validate(call, args, kwargs, targets, outs)
     result = abstract_result(call.functional, call.spec, args, kwargs)
     if result is NotImplemented:
         return None
+    if targets is not None:
+        _validate(call, args, kwargs, _resized(call, targets, result) if outs else targets, outs)
     bare = isinstance(result, torch.Tensor)
     items = _flat(result) if isinstance(result, (list, tuple)) else [result]
     manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in _flat([*args, *kwargs.values()]))
@@ -180,6 +181,22 @@ def abstract_result(func: OpOverload, spec: OpSpec, args: tuple[Any, ...], kwarg
     if known is not None:
         known.learn(result)
     return result
+
+
+def _resized(call: Call, targets: list[Any], result: Any) -> list[Any]:
+    """The out= tensors, and others of the results' shapes for those that will be resized: torch would warn of stand-ins only once."""
+    results = _flat(result) if isinstance(result, (list, tuple)) else iter([result])
+    results = islice(results, call.fresh, None)
+
+    def fitting(target: Any) -> Any:
+        if isinstance(target, (list, tuple)):
+            return [fitting(item) for item in target]
+        shown = next(results)
+        if target is None or shown is None or target.shape == shown.shape:
+            return target
+        return torch.empty(shown.shape, dtype=target.dtype, device=target.device)
+
+    return [fitting(target) for target in targets]
 
 
 def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets: list[Any], outs: frozenset[str]) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from xla_core.engine.graph.pending_graph import Value
 from xla_core.engine.runtime.pending_limit import relieve
+from xla_core.engine.runtime.source_location import user_line
 from xla_core.engine.runtime.transfer import upload
 from xla_core.engine.tensor.layouts import as_aval
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.tensor import XLATensor, wrap
+
+_warned: dict[Any, Any] = {}
+"""Lines of users that were warned of a resized output, by which the filters of `warnings` leave out repetitions."""
 
 
 def assign(tensor: XLATensor, value: Value) -> None:
@@ -49,3 +57,13 @@ def write(tensor: torch.Tensor, value: Value, anywhere: bool = False) -> None:
 def assign_from_cpu(tensor: XLATensor, source: torch.Tensor) -> None:
     """Overwrite what `tensor` shows with a CPU tensor's values (shape of `tensor`, or resized to `source`'s)."""
     write(tensor, upload(source.to(tensor.dtype), tensor._storage.value.recorder))
+
+
+def warn_of_resize(before: Sequence[int], shape: Sequence[int]) -> None:
+    """Warn, as torch does, that an out= tensor with elements had another shape than the result, and was resized."""
+    text = (
+        f"An output with one or more elements was resized since it had shape {list(before)}, and the result has shape {list(shape)}. "
+        "torch means to refuse this one day: where it is meant, empty the tensor before, with out.resize_(0)."
+    )
+    file, _, line = (user_line() or "<unknown>:0").rpartition(":")
+    warnings.warn_explicit(text, UserWarning, file, int(line), registry=_warned)
