@@ -106,20 +106,27 @@ def note_as_read(storage: torch.UntypedStorage) -> None:
 
 
 _LAZY_BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)
+_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+_GRADIENTS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
 
 
-def as_called_by_user() -> Any:
-    """A context in which torch regards conjugate and negative bits again.
+def as_called_by_user(*, with_gradients: bool = False) -> Any:
+    """A context in which torch regards conjugate and negative bits again, marks views as such and, if asked to, notes gradients.
 
-    Inside `__torch_dispatch__` torch has resolved the bits of the arguments, and ignores the bits of tensors that kernels make.
+    Inside `__torch_dispatch__` torch has done that for the arguments and results, and does not for tensors that kernels make.
     """
-    excluded = torch._C._dispatch_tls_local_exclude_set() - _LAZY_BITS
+    excluded = torch._C._dispatch_tls_local_exclude_set() - _LAZY_BITS - _VIEWS
+    if with_gradients:
+        excluded -= _GRADIENTS
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
-def call_kernel(func: OpOverload, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the kernel that `func` has for a dispatch key, whatever key its arguments would dispatch to."""
-    with as_called_by_user():
+def call_kernel(func: OpOverload, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, with_gradients: bool = False) -> Any:
+    """Call the kernel that `func` has for a dispatch key, whatever key its arguments would dispatch to.
+
+    with_gradients: differentiate what it calls, as torch does where nobody has registered how `func` itself is differentiated.
+    """
+    with as_called_by_user(with_gradients=with_gradients):
         return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
 
 

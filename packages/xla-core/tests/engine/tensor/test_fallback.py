@@ -205,6 +205,27 @@ def test_a_kernel_for_this_device_comes_first(counts: Counts) -> None:
         library._destroy()
 
 
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered:UserWarning")
+@pytest.mark.parametrize("key", ["CompositeExplicitAutograd", "PrivateUse1"])
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_kernel_is_differentiated_by_its_parts_unless_its_gradient_is_registered(key: str, registered: bool) -> None:
+    library = torch.library.Library("xla_core_gradient_tests", "DEF")
+    try:
+        library.define("cube(Tensor x) -> Tensor")
+        for each in {key, "CPU"}:
+            library.impl("cube", lambda x: x * x * x, each)
+        if registered:
+            torch.library.register_autograd("xla_core_gradient_tests::cube", lambda ctx, grad: grad * 100, lib=library)
+        for device in ("cpu", "xla"):
+            x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+            (torch.ops.xla_core_gradient_tests.cube(x) + x).sum().backward()
+            assert x.grad is not None and x.grad.tolist() == ([101.0, 101.0] if registered else [4.0, 13.0])
+            with torch.no_grad():
+                assert not torch.ops.xla_core_gradient_tests.cube(x).requires_grad
+    finally:
+        library._destroy()
+
+
 def test_a_factorisation_that_fails_raises_without_a_fallback(counts: Counts) -> None:
     with pytest.raises(torch.linalg.LinAlgError) as mine:
         torch.linalg.inv(torch.zeros(2, 2, device="xla"))

@@ -49,6 +49,43 @@ def test_reads_and_writes_reach_the_base(name: str) -> None:
         assert torch.equal(here.cpu(), there)
 
 
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "graded"])
+def test_torch_knows_them_as_views(name: str, grad: bool) -> None:
+    known = []
+    for device in ("cpu", "xla"):
+        base = torch.ones(3, 4).to(device).requires_grad_(grad)
+        known.append([(view._is_view(), view._base is base, view.requires_grad) for view in parts(getattr(OPS, name)(base))])
+    assert known[0] == known[1]
+
+
+def test_views_of_torch_s_prims_are_views() -> None:
+    prims = torch.ops.prims
+    for device in ("cpu", "xla"):
+        base = torch.ones(3, 4).to(device)
+        views = (
+            prims.view_of(base),
+            prims.transpose(base, [1, 0]),
+            prims.split_dim(base, 1, 2),
+            prims.broadcast_in_dim(base, [2, 3, 4], [1, 2]),
+        )
+        assert all(view._is_view() and view._base is base for view in views)
+
+
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered:UserWarning")
+@pytest.mark.parametrize("name", ["columns", "window", "pair"])  # rows may not be written in place, bits have no gradient
+def test_they_are_differentiated_by_their_parts(name: str) -> None:
+    gradients = []
+    for device in ("cpu", "xla"):
+        base = torch.arange(12.0).view(3, 4).to(device).requires_grad_()
+        shown = parts(getattr(OPS, name)(base * 2))
+        shown[0].mul_(3)
+        sum((view.square().sum() for view in shown), base.sum()).backward()
+        assert base.grad is not None
+        gradients.append(base.grad.cpu())
+    assert torch.equal(*gradients)
+
+
 def test_a_view_of_a_view() -> None:
     bases = [torch.arange(40.0).view(5, 8).to(device) for device in ("cpu", "xla")]
     for base in bases:

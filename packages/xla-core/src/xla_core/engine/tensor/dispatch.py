@@ -77,7 +77,7 @@ def route(func: OpOverload) -> Route:
         return Route.COMPOSITE
     convention = calling(func).convention
     if convention is Convention.VIEW:
-        return Route.OF_PARTS if func.namespace == "prims" else Route.VIEW
+        return Route.OF_PARTS if func.namespace != "aten" and has_kernel(name, _ANY_DEVICE) else Route.VIEW
     if convention is Convention.FUNCTIONAL and kernel_of(str(func._schema.name)) is TorchKernel.OF_PARTS:
         return Route.OF_PARTS
     if name not in TABLE and func.namespace != "aten" and any(has_kernel(name, key) for key in (_THIS_DEVICE, _ANY_DEVICE)):
@@ -94,12 +94,12 @@ def _make(func: OpOverload) -> Handler:
         case Route.COMPOSITE:
             return lambda args, kwargs: call_kernel(func, "CompositeImplicitAutograd", args, kwargs)
         case Route.OF_PARTS:
-            return partial(call_kernel, func, _ANY_DEVICE)
+            return _by_kernel(func, _ANY_DEVICE)
         case Route.VIEW:
             viewed = views.handler(func)
             return with_check_of_dtype(dotted_name(func), viewed) if short_name(func) in _OTHER_DTYPES else viewed
         case Route.USER_KERNEL:
-            return partial(call_kernel, func, _THIS_DEVICE if has_kernel(full_name(func), _THIS_DEVICE) else _ANY_DEVICE)
+            return _by_kernel(func, _THIS_DEVICE if has_kernel(full_name(func), _THIS_DEVICE) else _ANY_DEVICE)
         case Route.RECORDED:
             return recording_handler(func)
         case Route.VIEW_IN_PLACE:
@@ -107,6 +107,13 @@ def _make(func: OpOverload) -> Handler:
         case Route.CPU:
             on_cpu.add(func)
             return plainly(partial(fallback.run, func))
+
+
+def _by_kernel(func: OpOverload, key: str) -> Handler:
+    """Calls of the kernel for a key, differentiated by its parts unless somebody has registered how `func` is differentiated."""
+    name = full_name(func)
+    of_parts = func.namespace != "aten" and not (has_kernel(name, "Autograd") or has_kernel(name, "AutogradPrivateUse1"))
+    return partial(call_kernel, func, key, with_gradients=of_parts)
 
 
 def _forget_other_ways(spec: OpSpec, replaces: bool) -> None:
