@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -220,6 +221,17 @@ def test_a_part_of_a_file_has_a_row_of_its_own(tmp_path: Path) -> None:
 
 def test_what_names_no_part_is_refused(tmp_path: Path) -> None:
     assert "'3/2' names no part" in run(tmp_path, "--part", "3/2", "test_parts.py").stderr
+
+
+@pytest.mark.parametrize("named", ["torch.complex32", "torch.float16, torch.complex32", "torch.int8"])
+def test_an_operator_that_lacks_other_dtypes_too_is_not_excused_by_one(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("exclusions_of_conformance", ROOT / "scripts" / "conformance" / "exclusions.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # where dataclasses look
+    spec.loader.exec_module(module)
+    text = f"did not work in forward but are listed by the OpInfo: {{{named}}}.\ntorch.complex32 has no counterpart on XLA devices"
+    assert (module.exclusion_of("TestCommon.test_dtypes_add", text) is not None) is (named == "torch.complex32")
 
 
 def test_a_file_that_is_not_there_is_refused(folder: Path) -> None:

@@ -66,7 +66,8 @@ def bits(seed: jax.Array, shape: Sequence[int], stream: int = 0) -> Words:
     """Two independent random words per element; streams below 256 are independent of each other."""
     low, high = _positions(shape)
     key = (lax.index_in_dim(seed, 0, keepdims=False), lax.index_in_dim(seed, 1, keepdims=False))
-    return threefry2x32(key, (low, high + _word(stream << _STREAM_SHIFT)))
+    words: Words = threefry2x32(key, (low, high + _word(stream << _STREAM_SHIFT)))
+    return words
 
 
 def bits64(seed: jax.Array, shape: Sequence[int], stream: int = 0) -> jax.Array:
