@@ -84,8 +84,8 @@ def _problems(func: OpOverload, facts: Facts) -> Iterator[str]:
     dtypes = facts.get("beyond_cpu", frozenset())
     if not _are_dtypes(dtypes):
         yield f"beyond_cpu is a frozenset of torch dtypes, got {dtypes!r}"
-    if dtypes and not takes_tensor:
-        yield "beyond_cpu is about the dtype of a tensor that is the first argument, here there is none"
+    if dtypes and arguments[:1] not in (["Tensor"], ["List[Tensor]"]):
+        yield "beyond_cpu is about the dtype of a tensor, or of a list of tensors, that is the first argument, here there is none"
     for name in ("keeps_sharding", "only_casts"):
         if flags[name] and not takes_tensor:
             yield f"{name} is for an operator whose first argument is a tensor"

@@ -103,7 +103,8 @@ class OpSpec:
     autocast: the precision in which autocast runs the operator, in all overloads that make new tensors; None for the dtypes of the call.
     shapes: called with the arguments, meta tensors for tensors, gives meta tensors like the results, or raises what is wrong with the call;
         where torch's own meta function is missing, or promises what the CPU does not do.
-    beyond_cpu: dtypes of the first argument that torch computes on accelerators and not on the CPU, which is not asked about them then.
+    beyond_cpu: dtypes of the first argument, or of a tensor in it, that torch computes on accelerators and not on the CPU, which is not
+        asked about them then.
     overlapping_writes: torch lets the in-place form write to views in which one element stands several times, which it forbids elsewhere.
     fills: gives of the call's arguments the number that the new tensor is full of; it may turn out to be the state of an optimizer.
     keeps_sharding: the result is sharded as the first argument (SPMD), as that of torch's `*_like`.

@@ -12,6 +12,10 @@ from torch.nn import functional as F
 def test_truth_values() -> None:
     x = torch.tensor([True, False, True])
     assert x.to("xla").abs().tolist() == [True, False, True] and x.to("xla").abs_().dtype == torch.bool
+    values = [x.to("xla"), torch.tensor([-2.0], device="xla")]
+    assert [each.tolist() for each in torch._foreach_abs(values)] == [[True, False, True], [2.0]]
+    torch._foreach_abs_(values)
+    assert values[1].tolist() == [2.0]
     assert torch.eye(3, dtype=torch.bool, device="xla").trace().item() == 3
     assert F.softsign(x.to("xla")).tolist() == [0.5, 0.0, 0.5]
 

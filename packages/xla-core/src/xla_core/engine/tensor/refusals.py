@@ -116,7 +116,10 @@ def _in_own_sizes(text: str, sizes: dict[int, int]) -> str:
 def _beyond_the_cpu(func: OpOverload, dtypes: frozenset[torch.dtype], args: tuple[Any, ...]) -> bool:
     if func.namespace == "xla":  # our own: kernels for the CPU, where there are any, ask the device
         return True
-    return bool(dtypes) and isinstance(args[0], torch.Tensor) and args[0].dtype in dtypes
+    if not dtypes:
+        return False
+    tensors = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
+    return any(isinstance(tensor, torch.Tensor) and tensor.dtype in dtypes for tensor in tensors)
 
 
 def _has_masks(args: tuple[Any, ...]) -> bool:

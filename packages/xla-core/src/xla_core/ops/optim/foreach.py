@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import torch
 from jax import lax
 
 from xla_core.ops.elementwise.arithmetic import power
@@ -49,7 +50,7 @@ def repeated(value: Any, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _register_unary(name: str) -> None:
-    @_op(f"_foreach_{name}")
+    @_op(f"_foreach_{name}", beyond_cpu=frozenset({torch.bool} if name == "abs" else ()))  # as the row of one tensor
     def lower(ctx: Context, self: Arrays, **_: Any) -> Arrays:
         return mapped(ctx, name, self)
 
