@@ -17,6 +17,8 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "one of two": lambda x: x.view(3, 4, 2)[..., 1],
     "steps": lambda x: x[::2],
     "windows": lambda x: x.as_strided((2, 3), (1, 2), 3),
+    "imaginary parts": lambda x: torch.view_as_complex(x.view(3, 4, 2)).imag,
+    "imaginary parts of one of two": lambda x: torch.view_as_complex(x.view(3, 4, 2))[:, 1::2].imag,
 }
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "transpose": lambda x: x.transpose(0, 1),
@@ -53,7 +55,7 @@ def test_a_primal_that_repeats_elements_is_refused_as_on_the_cpu(repeats: int) -
             forward_ad.make_dual(primal, torch.ones_like(primal).contiguous())
 
 
-@pytest.mark.parametrize("name", ["whole", "one of two"])
+@pytest.mark.parametrize("name", ["whole", "one of two", "imaginary parts"])
 def test_zeros_in_the_layout_of_a_primal_with_batches(name: str) -> None:
     results = []
     for device in ("cpu", "xla"):
@@ -67,3 +69,9 @@ def test_forward_over_backward_with_gradients_that_are_views(view: Callable[[Ten
     x = torch.rand(3, 3, dtype=torch.float64).to("xla").requires_grad_()
     forward = {"check_fwd_over_rev": True, "check_rev_over_rev": False, "check_undefined_grad": False}
     assert torch.autograd.gradgradcheck(lambda x: view(x) * view(x), (x,), gen_non_contig_grad_outputs=True, fast_mode=True, **forward)
+
+
+def test_forward_over_backward_with_complex_gradients_that_are_views() -> None:
+    x = torch.rand(3, 3, dtype=torch.complex128).to("xla").requires_grad_()
+    forward = {"check_fwd_over_rev": True, "check_rev_over_rev": False, "check_undefined_grad": False}
+    assert torch.autograd.gradgradcheck(torch.asin, (x,), gen_non_contig_grad_outputs=True, fast_mode=True, **forward)

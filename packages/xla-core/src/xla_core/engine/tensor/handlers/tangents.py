@@ -15,7 +15,11 @@ aten = torch.ops.aten
 
 
 def _storage_numel(tensor: Any) -> int:
-    return math.prod(tensor._storage.value.aval.shape) if type(tensor) is XLATensor else tensor.numel()
+    """How many elements of the tensor's dtype its storage has: the real part of complex numbers has twice as many as there are numbers."""
+    if type(tensor) is not XLATensor:
+        return int(tensor.numel())
+    stored = tensor._storage.value.aval
+    return math.prod(stored.shape) * stored.dtype.itemsize // tensor.dtype.itemsize
 
 
 def has_same_storage_numel(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
