@@ -224,3 +224,41 @@ def test_a_random_state_with_an_offset_is_another_one() -> None:
     assert len(set(drawn)) == 3 and drawn[1] == drawn[3]
     torch.xla.set_rng_state(state[:8])  # as files from before have it
     assert tuple(torch.rand(4, device="xla").tolist()) == drawn[0] and torch.equal(state[8:], torch.zeros(8, dtype=torch.uint8))
+
+
+OF_ALL_SIZES: dict[str, Callable[[], Tensor]] = {
+    "rand": lambda: torch.rand(3, 4, device="xla"),
+    "double": lambda: torch.randn(5, device="xla", dtype=torch.float64),
+    "complex": lambda: torch.randn(4, device="xla", dtype=torch.complex64),
+    "scalar": lambda: torch.rand((), device="xla", dtype=torch.bfloat16),
+    "empty": lambda: torch.rand(0, 3, device="xla"),
+    "at the limit": lambda: torch.rand(64, 64, device="xla"),
+    "larger": lambda: torch.empty(70, 70, device="xla").uniform_(-1, 2),
+    "largest": lambda: torch.rand(300, 300, device="xla"),
+    "dropout": lambda: torch.nn.functional.dropout(torch.ones(9, device="xla")),
+    "permutation": lambda: torch.randperm(7, device="xla"),
+    "integers": lambda: torch.randint(0, 10, (4,), device="xla"),
+    "truth": lambda: torch.ones(4, device="xla").bernoulli_(0.3),
+    "choices": lambda: torch.multinomial(torch.ones(5, device="xla"), 2),
+}
+
+
+@pytest.mark.parametrize("name", OF_ALL_SIZES)
+def test_an_operation_draws_the_same_alone_and_beside_others(name: str) -> None:
+    def drawn() -> dict[str, Tensor]:
+        torch.manual_seed(3)
+        return {each: draw() for each, draw in OF_ALL_SIZES.items()}
+
+    together = drawn()
+    torch_xla.sync()
+    alone = drawn()[name]  # nobody holds the others, and no program computes them
+    assert torch.equal(alone.cpu(), together[name].cpu())
+
+
+def test_small_draws_of_a_program_share_a_cipher() -> None:
+    torch_xla.sync()
+    one, many = (
+        torch_xla._XLAC._get_xla_tensors_hlo([torch.rand(count, device="xla") for count in range(1, sizes)]).count("shift-left(")
+        for sizes in (2, 40)
+    )
+    assert one == many == 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from xla_core.engine.placement.manual import is_boundary, is_manual, on_each_dev
 from xla_core.ops import precision
 from xla_core.ops.checks import Check, examples
 from xla_core.ops.compiled_for import compiled_for
+from xla_core.ops.random.threefry import drawn_at_once
 from xla_core.ops.table import Context
 
 
@@ -105,7 +107,23 @@ def evaluate(
     their last use, so that they take no memory.
     """
     with precision.within(context.platform), compiled_for(context.platform, context.model):
-        return _evaluate(graph, leaves, context, scope, manual, checks, emitter, _last_uses(graph) if frees else {})
+        values = list(leaves)
+        # Over a mesh each operation's numbers are made where they are needed.
+        on_one_device = emitter is Signature.emit and manual is None and context.mesh is None
+        with drawn_at_once(_random_sizes(graph, values) if on_one_device else ()):
+            return _evaluate(graph, values, context, scope, manual, checks, emitter, _last_uses(graph) if frees else {})
+
+
+def _random_sizes(graph: Graph, leaves: Sequence[Any]) -> list[tuple[jax.Array, int]]:
+    """The seed of each random operation and the number of elements of its result."""
+    values = dict(zip(graph.parts.inputs, leaves, strict=True))
+    sizes = []
+    for slot in graph.parts.operations:
+        signature, *operands = recorded_at(graph.entries, slot)
+        aval = signature.inferred[0] if signature.random else None
+        if aval is not None and operands[-1] in values:
+            sizes.append((values[operands[-1]], math.prod(aval.shape)))
+    return sizes
 
 
 def _last_uses(graph: Graph) -> dict[int, list[int]]:

@@ -7,7 +7,11 @@ values that depend neither on the schedule nor on how a tensor is sharded. Regis
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import pairwise
+from types import MappingProxyType
 
 import jax
 import numpy as np
@@ -21,6 +25,8 @@ _WORD = np.dtype(np.uint32)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _STREAM_SHIFT = 24  # the counter's second word: stream above, bits 32 and up of the position below
+_SIZES = (0, 1 << 12, 1 << 16)
+"""Operations whose results have more elements than one of these and at most as many as the next one share a cipher."""
 _DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
 
 Words = tuple[jax.Array, jax.Array]
@@ -62,12 +68,52 @@ def _positions(shape: Sequence[int]) -> Words:
     return lax.convert_element_type(position, _WORD), lax.convert_element_type(high, _WORD)
 
 
+def _drawn(seeds: Sequence[jax.Array], width: int) -> Words:
+    """The words of the first `width` elements of stream 0, a row for each seed."""
+    keys = lax.concatenate([lax.reshape(seed, (1, 2)) for seed in seeds], 0)
+    left, right = (lax.broadcast_in_dim(lax.index_in_dim(keys, word, axis=1), (len(seeds), width), (0, 1)) for word in (0, 1))
+    shape = left.shape
+    words = threefry2x32((left, right), (lax.broadcasted_iota(_WORD, shape, 1), lax.full(shape, 0, _WORD)))
+    kept: Words = lax.optimization_barrier(words)  # else each user computes the cipher again
+    return kept
+
+
+# The words that were drawn for several operations at once, and the row in them, by the `id` of an operation's seed.
+_drawn_before: ContextVar[Mapping[int, tuple[Words, int]]] = ContextVar("_drawn_before", default=MappingProxyType({}))
+
+
+@contextmanager
+def drawn_at_once(sizes: Sequence[tuple[jax.Array, int]]) -> Iterator[None]:
+    """Within, `bits` takes what several operations need of one cipher for all of them, which compiles in the time of one.
+
+    sizes: the seed of each operation and how many elements its result has. Those of many elements have a cipher of their own, which is
+    fused into what uses it.
+    """
+    rows: dict[int, tuple[Words, int]] = {}
+    for fewest, most in pairwise(_SIZES):
+        group = [(seed, size) for seed, size in sizes if fewest < size <= most]
+        if len(group) > 1:
+            words = _drawn([seed for seed, _ in group], max(size for _, size in group))
+            rows |= {id(seed): (words, row) for row, (seed, _) in enumerate(group)}
+    token = _drawn_before.set(rows)
+    try:
+        yield
+    finally:
+        _drawn_before.reset(token)
+
+
 def bits(seed: jax.Array, shape: Sequence[int], stream: int = 0) -> Words:
     """Two independent random words per element; streams below 256 are independent of each other."""
+    size = math.prod(shape)
+    before = _drawn_before.get().get(id(seed))
+    if before is not None and stream == 0 and size <= before[0][0].shape[1]:
+        words, row = before
+        left, right = (lax.reshape(lax.slice(word, (row, 0), (row + 1, size)), tuple(shape)) for word in words)
+        return left, right
     low, high = _positions(shape)
     key = (lax.index_in_dim(seed, 0, keepdims=False), lax.index_in_dim(seed, 1, keepdims=False))
-    words: Words = threefry2x32(key, (low, high + _word(stream << _STREAM_SHIFT)))
-    return words
+    fresh: Words = threefry2x32(key, (low, high + _word(stream << _STREAM_SHIFT)))
+    return fresh
 
 
 def bits64(seed: jax.Array, shape: Sequence[int], stream: int = 0) -> jax.Array:
