@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -76,7 +77,7 @@ def many_operations(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("shape", "function"), [((2000, 3000), lambda x: x.sinh().softmax(-1)), ((3, 43), many_operations)], ids=["elements", "operations"]
+    ("shape", "function"), [((2000, 3000), lambda x: x.sinh().softmax(-1)), ((300, 150), many_operations)], ids=["elements", "operations"]
 )
 def test_a_large_program_compiles_once(
     shape: tuple[int, ...], function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
@@ -89,6 +90,27 @@ def test_a_large_program_compiles_once(
         torch_xla.sync()
     torch.testing.assert_close(result.cpu(), function(x))
     assert in_background() == before
+
+
+def test_many_operations_over_few_elements_compile_quickly_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "_MOST_USES", 2)
+    x = torch.randn(3, 43)
+    on_device, before = x.to("xla"), in_background()
+    for _ in range(3):
+        result = many_operations(on_device)
+        torch_xla.sync()
+    torch.testing.assert_close(result.cpu(), many_operations(x))
+    assert in_background() == before + 1
+
+
+def test_the_first_parameters_of_a_model_compile_quickly() -> None:
+    before = in_background()
+    for _ in range(3):  # more often than models are made
+        layers = [torch.nn.Linear(300, 150, device="xla") for _ in range(60)]
+        torch_xla.sync()
+    assert in_background() == before + 1
+    bounds = [layer.weight.detach().abs().max().item() * math.sqrt(300) for layer in layers]
+    assert all(0.99 < bound <= 1 for bound in bounds)
 
 
 def test_what_does_not_compile_quickly_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
