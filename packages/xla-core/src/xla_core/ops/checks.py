@@ -51,6 +51,7 @@ class Fault(enum.IntEnum):
     LAST_OFFSET = 22  # value: the last of the offsets; number of elements
     NEGATIVE_LENGTH = 23
     LENGTHS = 24
+    NOT_FINITE = 25
 
 
 _Error = Callable[[int, int, int], Exception]
@@ -93,6 +94,7 @@ _ERRORS: dict[Fault, _Error] = {
     Fault.LENGTHS: lambda *_: RuntimeError(
         "segment_reduce(): Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) when !unsafe."
     ),
+    Fault.NOT_FINITE: lambda *_: RuntimeError("torch.linalg.eig: input tensor should not contain infs or NaNs."),
     Fault.UNPOOL: lambda index, size, _: RuntimeError(f"Found an invalid max index: {index}, the output volumes have {size} elements"),
 }
 

@@ -60,6 +60,19 @@ def test_solve(dtype: torch.dtype) -> None:
 
 
 @by_dtype
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("size", [1, 6])
+def test_the_order_of_the_minor_that_is_not_positive(size: int, upper: bool, dtype: torch.dtype) -> None:
+    for place in range(size):
+        a = positive(3, size, size, dtype=dtype)
+        a[1, place, place] = -1
+        a[2, place, place] = torch.nan
+        expected = torch.linalg.cholesky_ex(a, upper=upper)
+        _, order = lower_once(aten.linalg_cholesky_ex.default, expected, a, upper=upper)
+        assert order.tolist() == expected.info.tolist() == [0, place + 1, place + 1]
+
+
+@by_dtype
 @pytest.mark.parametrize("adjoint", [False, True])
 @pytest.mark.parametrize("left", [False, True])
 def test_solve_with_factors(left: bool, adjoint: bool, dtype: torch.dtype) -> None:

@@ -17,7 +17,7 @@ from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.runtime.source_location import open_scopes, user_line
 from xla_core.engine.tensor import data_dependent, fallback, host_indices, not_dense, streams, views
 from xla_core.engine.tensor.encode import recorder_among
-from xla_core.engine.tensor.handlers import aliases, as_kernels, blanks, copies, factors, reads, tangents, zeros
+from xla_core.engine.tensor.handlers import aliases, as_kernels, blanks, copies, factorizations, factors, reads, tangents, zeros
 from xla_core.engine.tensor.limited import with_check_of_dtype
 from xla_core.engine.tensor.observing import set_wrapper, wrapped
 from xla_core.engine.tensor.plain import plainly
@@ -29,7 +29,20 @@ from xla_core.ops.table import TABLE, OpSpec, kernel_of, on_register
 
 _custom: dict[str, Handler] = {
     name: handler
-    for subject in (aliases, as_kernels, blanks, copies, data_dependent, factors, not_dense, reads, streams, tangents, zeros)
+    for subject in (
+        aliases,
+        as_kernels,
+        blanks,
+        copies,
+        data_dependent,
+        factorizations,
+        factors,
+        not_dense,
+        reads,
+        streams,
+        tangents,
+        zeros,
+    )
     for name, handler in subject.HANDLERS.items()
 }
 _OTHER_DTYPES = ("view.dtype", "view_as_complex")

@@ -84,7 +84,8 @@ def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
             "call outside of the transform, or make the function a JAX one with xla_core.interop.to_jax and transform it there"
         )
     return DeviceMismatchError(
-        f"Input tensor is not an XLA tensor: {tensor.type()} of shape {tuple(tensor.shape)}. Move it first, with .to('xla')"
+        f"Input tensor is not an XLA tensor: {tensor.type()} of shape {tuple(tensor.shape)}. "
+        "Expected all tensors to be on the same device: move it first, with .to('xla')"
     )
 
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.checks import Fault
 from xla_core.ops.facts import Autocast
 from xla_core.ops.linalg.solve import conjugate, identity, multiply, transposed
 from xla_core.ops.platforms import with_32_bits
@@ -78,11 +79,17 @@ def eigh(ctx: Context, a: jax.Array, uplo: str = "L", compute_v: bool = True) ->
     return _filled(ctx, 0, values), _filled(ctx, 1, vectors if compute_v else None)
 
 
+def _check_finite(ctx: Context, a: jax.Array) -> None:
+    size = lax.abs(a)
+    ctx.check(Fault.NOT_FINITE, lax.bitwise_not(lax.is_finite(size)))
+
+
 @op("linalg_eig")
 def eig(ctx: Context, a: jax.Array) -> tuple[jax.Array, jax.Array]:
     """linalg_eig(Tensor self) -> (Tensor eigenvalues, Tensor eigenvectors)"""
     if 0 in a.shape:
         return _filled(ctx, 0, None), _filled(ctx, 1, None)
+    _check_finite(ctx, a)
     values, vectors = lax.linalg.eig(a, compute_left_eigenvectors=False)
     return _filled(ctx, 0, values), _filled(ctx, 1, vectors)
 
@@ -92,6 +99,7 @@ def eigvals(ctx: Context, a: jax.Array) -> jax.Array:
     """_linalg_eigvals(Tensor self) -> Tensor"""
     if 0 in a.shape:
         return _filled(ctx, 0, None)
+    _check_finite(ctx, a)
     return _filled(ctx, 0, lax.linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0])
 
 

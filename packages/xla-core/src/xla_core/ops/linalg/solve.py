@@ -267,13 +267,41 @@ def cholesky(ctx: Context, a: jax.Array, upper: bool = False) -> jax.Array:
 
 @op("linalg_cholesky_ex", autocast=Autocast.FLOAT32)
 def cholesky_ex(ctx: Context, a: jax.Array, *, upper: bool = False, check_errors: bool = False) -> tuple[jax.Array, ...]:
-    """linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> (L, info): info is 1 for any failure"""
+    """linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> (L, info)"""
     if 0 in a.shape:
         return _zeros(ctx)
     found = cholesky_of(a, upper)
     size = lax.abs(diagonal(found))
     failed = lax.reduce_or(lax.ne(size, size), (size.ndim - 1,))
-    return _as_inferred(ctx, found, lax.convert_element_type(failed, _INT32))
+    order = lax.cond(
+        lax.reduce_or(failed, tuple(range(failed.ndim))),
+        lambda: _not_positive_minor(conjugate(transposed(a)) if upper else a),
+        lambda: lax.full(failed.shape, 0, _INT32),
+    )
+    return _as_inferred(ctx, found, lax.select(failed, order, lax.full_like(order, 0)))
+
+
+def _not_positive_minor(a: jax.Array) -> jax.Array:
+    """The order of the first leading minor that is not positive, by the pivots of an elimination without exchanges.
+
+    a: its lower triangle counts. Where rounding lets all pivots be positive, the order of the whole.
+    """
+    size = a.shape[-1]
+    rows, none = lax.iota(_INT32, size), np.int32(size + 1)
+
+    def eliminate(k: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        rest, order = state
+        column = lax.dynamic_index_in_dim(rest, k, rest.ndim - 1, keepdims=False)
+        pivot = lax.dynamic_index_in_dim(column, k, column.ndim - 1, keepdims=False)
+        pivot = lax.real(pivot) if is_complex(pivot.dtype) else pivot
+        positive = pivot > 0
+        order = jax.numpy.where((order == none) & ~positive, k + np.int32(1), order)
+        below = jax.numpy.where(rows > k, column, 0)
+        share = below / jax.numpy.where(positive, pivot, 1)[..., None]
+        return rest - share[..., :, None] * conjugate(below)[..., None, :], order
+
+    _, order = lax.fori_loop(np.int32(0), np.int32(size), eliminate, (a, lax.full(a.shape[:-2], none, _INT32)))
+    return lax.min(order, lax.full_like(order, size))
 
 
 @op("cholesky_solve", autocast=Autocast.FLOAT32)
