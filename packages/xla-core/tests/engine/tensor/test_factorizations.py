@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import torch_xla
-
 CALLS: dict[str, Callable[[Tensor], object]] = {
     "inverse": lambda a: torch.linalg.inv_ex(a, check_errors=True),
     "cholesky": lambda a: torch.linalg.cholesky_ex(a, check_errors=True),
@@ -35,11 +33,9 @@ def test_a_failure_is_raised_where_it_is_asked_for(name: str, batch: tuple[int, 
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("function", [torch.linalg.eig, torch.linalg.eigvals])
+@pytest.mark.parametrize("function", [lambda a: torch.linalg.eig(a)[0], torch.linalg.eigvals], ids=["both", "values"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_eigenvalues_of_what_is_not_finite_are_an_error(function: Callable[[Tensor], object], value: float) -> None:
-    assert function(torch.eye(3, device="xla")) is not None
-    torch_xla.sync()
+def test_eigenvalues_of_what_is_not_finite_are_an_error(function: Callable[[Tensor], Tensor], value: float) -> None:
+    assert function(torch.eye(3, device="xla")).tolist() == [1, 1, 1]
     with pytest.raises(RuntimeError, match="input tensor should not contain infs or NaNs"):
-        _kept = function(torch.full((3, 3), value, device="xla"))
-        torch_xla.sync()
+        function(torch.full((3, 3), value, device="xla")).cpu()
