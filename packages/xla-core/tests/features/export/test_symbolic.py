@@ -249,10 +249,11 @@ def test_signatures_name_open_dimensions() -> None:
     ("function", "match"),
     [
         (lambda x: x + torch.rand_like(x), "random numbers"),
+        (lambda x: torch.rand_like(x) + torch.rand_like(x), "random numbers"),
         (lambda x: x[x > 0], "data decides"),
         (lambda x: x.cummax(0).values, "open sizes"),
     ],
-    ids=["random", "data", "scan"],
+    ids=["random", "twice random", "data", "scan"],
 )
 def test_what_needs_fixed_sizes_is_refused(function: Callable[..., Any], match: str) -> None:
     with pytest.raises(UnsupportedOperationError, match=match):

@@ -1,7 +1,8 @@
 """Random bits, and the uniform and normal numbers made of them: Threefry-2x32 with 20 rounds, counted by position.
 
 Element i of stream s under a key is the cipher of the counter (i, s): elementwise arithmetic that XLA fuses into its users, with
-values that depend neither on the schedule nor on how a tensor is sharded. Registers nothing.
+values that depend neither on the schedule nor on how a tensor is sharded. Small operations of a program are rows of one array of
+such words. Registers nothing.
 """
 
 from __future__ import annotations
