@@ -110,23 +110,25 @@ _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _GRADIENTS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
 
 
-def as_called_by_user(*, with_gradients: bool = False) -> Any:
-    """A context in which torch regards conjugate and negative bits again, marks views as such and, if asked to, notes gradients.
+def as_called_by_user(*, marks_views: bool = False, notes_gradients: bool = False) -> Any:
+    """A context in which torch regards conjugate and negative bits again and, if asked to, marks views as such and notes gradients.
 
     Inside `__torch_dispatch__` torch has done that for the arguments and results, and does not for tensors that kernels make.
     """
-    excluded = torch._C._dispatch_tls_local_exclude_set() - _LAZY_BITS - _VIEWS
-    if with_gradients:
-        excluded -= _GRADIENTS
+    excluded = torch._C._dispatch_tls_local_exclude_set() - _LAZY_BITS
+    excluded = excluded - _VIEWS if marks_views else excluded
+    excluded = excluded - _GRADIENTS if notes_gradients else excluded
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
-def call_kernel(func: OpOverload, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, with_gradients: bool = False) -> Any:
+def call_kernel(
+    func: OpOverload, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, marks_views: bool = False, notes_gradients: bool = False
+) -> Any:
     """Call the kernel that `func` has for a dispatch key, whatever key its arguments would dispatch to.
 
-    with_gradients: differentiate what it calls, as torch does where nobody has registered how `func` itself is differentiated.
+    marks_views: views that it makes are views to torch. notes_gradients: differentiate what it calls.
     """
-    with as_called_by_user(with_gradients=with_gradients):
+    with as_called_by_user(marks_views=marks_views, notes_gradients=notes_gradients):
         return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
 
 

@@ -123,10 +123,15 @@ def _make(func: OpOverload) -> Handler:
 
 
 def _by_kernel(func: OpOverload, key: str) -> Handler:
-    """Calls of the kernel for a key, differentiated by its parts unless somebody has registered how `func` is differentiated."""
+    """Calls of the kernel for a key. As on the CPU, torch differentiates operators of others by what their kernels call, unless somebody
+    has registered how, and knows the views that they make.
+    """
+    if func.namespace == "aten":
+        return partial(call_kernel, func, key)
     name = full_name(func)
-    of_parts = func.namespace != "aten" and not (has_kernel(name, "Autograd") or has_kernel(name, "AutogradPrivateUse1"))
-    return partial(call_kernel, func, key, with_gradients=of_parts)
+    of_parts = not (has_kernel(name, "Autograd") or has_kernel(name, "AutogradPrivateUse1"))
+    is_view = calling(func).convention is Convention.VIEW
+    return partial(call_kernel, func, key, marks_views=is_view or of_parts, notes_gradients=of_parts)
 
 
 def _forget_other_ways(spec: OpSpec, replaces: bool) -> None:
