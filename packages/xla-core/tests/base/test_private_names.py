@@ -289,6 +289,16 @@ def test_conjugates_count_again_as_called_by_user() -> None:
             assert (x.conj() * 1j).tolist() == [(1 - 2j) * 1j]
 
 
+def test_views_and_gradients_are_noted_as_called_by_user_if_asked_to() -> None:
+    excluded = torch._C._dispatch_tls_local_exclude_set() | private_torch._VIEWS | private_torch._GRADIENTS
+    x = torch.ones(2, 3, requires_grad=True)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        with private_torch.as_called_by_user():
+            assert not x.t()._is_view() and x.t().grad_fn is None, "inside a handler torch notes neither"
+        with private_torch.as_called_by_user(marks_views=True, notes_gradients=True):
+            assert x.t()._base is x and x.t().grad_fn is not None
+
+
 def test_the_kernel_of_a_key_can_be_called() -> None:
     func = torch.ops.aten.block_diag.default
     key = "CompositeExplicitAutograd"

@@ -234,6 +234,7 @@ OF_ALL_SIZES: dict[str, Callable[[], Tensor]] = {
     "empty": lambda: torch.rand(0, 3, device="xla"),
     "at the limit": lambda: torch.rand(64, 64, device="xla"),
     "larger": lambda: torch.empty(70, 70, device="xla").uniform_(-1, 2),
+    "as large": lambda: torch.rand(3, 41, 53, device="xla"),
     "largest": lambda: torch.rand(300, 300, device="xla"),
     "dropout": lambda: torch.nn.functional.dropout(torch.ones(9, device="xla")),
     "permutation": lambda: torch.randperm(7, device="xla"),

@@ -51,9 +51,9 @@ def has_tiers(graph: Graph, placement: Placement) -> bool:
 def _is_small(graph: Graph) -> bool:
     """Whether the CPU gains more by compiling a program quickly than it loses by running it twice so."""
     operations, elements = len(graph.parts.operations), _elements(graph)
+    # What depends on no tensor, as the first parameters of a model, is computed once; what has few elements loses little.
     if operations > _MOST_OPERATIONS and graph.parts.leaves and elements > _MOST_ELEMENTS_OF_USES:
         return False
-    # What depends on no tensor, as the first parameters of a model, is computed once; what has few elements loses little.
     return elements <= _MOST_ELEMENTS * operations
 
 

@@ -26,7 +26,7 @@ from xla_core.engine.tensor.plain import PLAIN, mixed, ours, tensor_behind
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor, wrap
-from xla_core.engine.tensor.writes import warn_of_resize, write
+from xla_core.engine.tensor.writes import write
 
 # Globals: recording looks them up for each operation, without going through their modules.
 _ref = weakref.ref
@@ -326,10 +326,7 @@ def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
             if shown._view is None and storage.value.aval is value.aval:
                 storage.value = value
             else:
-                shape = tuple(shown.shape)
                 write(target, value)
-                if shape != value.aval.shape and 0 not in shape:
-                    warn_of_resize(shape, value.aval.shape)
     return len(flat)
 
 

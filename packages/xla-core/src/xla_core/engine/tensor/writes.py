@@ -38,13 +38,13 @@ def assign(tensor: XLATensor, value: Value) -> None:
 
 
 def write(tensor: torch.Tensor, value: Value, anywhere: bool = False) -> None:
-    """`assign` with torch's checks: no overlapping view, unless `anywhere`; an out= tensor of another shape is resized."""
+    """`assign` with torch's checks: no overlapping view, unless `anywhere`; an out= tensor of another shape is resized, with a warning."""
     target = ours(tensor)
-    if tuple(tensor.shape) != value.aval.shape:
-        if target._view is None:
-            tensor.data = wrap(value)
-        else:  # a larger window over the same storage: others see what is written, torch's own fftfreq among them
-            torch.ops.aten.copy_.default(torch.ops.aten.resize_.default(tensor, value.aval.shape), wrap(value))
+    shape = tuple(tensor.shape)
+    if shape != value.aval.shape:
+        _resize(tensor, value)
+        if 0 not in shape:
+            _warn_of_resize(shape, value.aval.shape)
         return
     if target._view is not None and target._view.overlaps and not anywhere:
         raise RuntimeError(
@@ -56,10 +56,22 @@ def write(tensor: torch.Tensor, value: Value, anywhere: bool = False) -> None:
 
 def assign_from_cpu(tensor: XLATensor, source: torch.Tensor) -> None:
     """Overwrite what `tensor` shows with a CPU tensor's values (shape of `tensor`, or resized to `source`'s)."""
-    write(tensor, upload(source.to(tensor.dtype), tensor._storage.value.recorder))
+    value = upload(source.to(tensor.dtype), tensor._storage.value.recorder)
+    if tuple(tensor.shape) == value.aval.shape:
+        write(tensor, value)
+    else:  # the CPU's kernel has warned
+        _resize(tensor, value)
 
 
-def warn_of_resize(before: Sequence[int], shape: Sequence[int]) -> None:
+def _resize(tensor: torch.Tensor, value: Value) -> None:
+    """Let `tensor` show `value`, of another shape."""
+    if ours(tensor)._view is None:
+        tensor.data = wrap(value)
+    else:  # a larger window over the same storage: others see what is written, torch's own fftfreq among them
+        torch.ops.aten.copy_.default(torch.ops.aten.resize_.default(tensor, value.aval.shape), wrap(value))
+
+
+def _warn_of_resize(before: Sequence[int], shape: Sequence[int]) -> None:
     """Warn, as torch does, that an out= tensor with elements had another shape than the result, and was resized."""
     text = (
         f"An output with one or more elements was resized since it had shape {list(before)}, and the result has shape {list(shape)}. "
