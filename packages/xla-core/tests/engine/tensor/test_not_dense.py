@@ -28,6 +28,7 @@ SPARSE: list[Callable[[], Any]] = [
     lambda: torch.sparse_csr_tensor([0, 1], [0], [1.0], (1, 3), device="xla"),
     lambda: torch.zeros(3, layout=torch.sparse_coo, device="xla"),
     lambda: torch.empty(3, 3, layout=torch.sparse_csr, device="xla"),
+    lambda: torch.zeros_like(torch.eye(3).to_sparse(), device="xla"),
     lambda: torch.ones(3, device="xla").to_mkldnn(),
 ]
 QUANTIZED: list[Callable[[], Any]] = [
@@ -35,7 +36,12 @@ QUANTIZED: list[Callable[[], Any]] = [
     lambda: torch.quantize_per_channel(torch.ones(3, device="xla"), *[torch.ones(3, device="xla")] * 2, 0, torch.qint8),
     lambda: torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.quint8).to("xla"),
     lambda: torch._empty_affine_quantized([3], scale=1.0, zero_point=0, dtype=torch.qint8, device="xla"),
+    lambda: torch._empty_per_channel_affine_quantized(
+        [3], scales=torch.ones(3), zero_points=torch.zeros(3), axis=0, dtype=torch.qint8, device="xla"
+    ),
     lambda: torch.zeros(3, dtype=torch.qint32, device="xla"),
+    lambda: torch.empty_strided((3,), (2,), dtype=torch.qint8, device="xla"),
+    lambda: torch.empty_like(torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.quint8), device="xla"),
 ]
 NESTED: list[Callable[[], Any]] = [
     lambda: torch.nested.nested_tensor(ROWS, device="xla") + 1,  # torch makes it without a call that a device could see

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.base.private_torch import OpOverload
 from xla_core.engine.tensor.schema import Handler, full_name
+from xla_core.ops.table import overload_named
 
 _SPARSE = "sparse tensors: make it dense with .to_dense() on the CPU, then move it"
 _QUANTIZED = (
@@ -18,7 +18,15 @@ _QUANTIZED = (
     "on the CPU"
 )
 _NESTED = "nested tensors: pad it with torch.nested.to_padded_tensor on the CPU, and keep the lengths or a mask beside it"
-_BY_KEY: Mapping[str, str] = {"Quantized": _QUANTIZED, "Sparse": _SPARSE, "SparseCsr": _SPARSE, "NestedTensor": _NESTED}
+_FACTORIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "Quantized": (
+        _QUANTIZED,
+        ("_empty_affine_quantized", "_empty_per_channel_affine_quantized", "empty_quantized", "empty_strided", "empty.memory_format"),
+    ),
+    "Sparse": (_SPARSE, ("_sparse_coo_tensor_with_dims", "_sparse_coo_tensor_with_dims_and_tensors", "empty.memory_format")),
+    # torch composes _to_copy for this key, of parts that are dense.
+    "SparseCsr": (_SPARSE, ("_to_copy", "empty.memory_format")),
+}
 
 _others, _aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
 
@@ -45,19 +53,23 @@ def _refuses(func: OpOverload) -> Handler:
     return refuse
 
 
-def _refusing(kind: str) -> Callable[..., Any]:
-    def refuse(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
-        raise refusal(func, kind)
+def _refuse_nested(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    raise refusal(func, _NESTED)
+
+
+def _refusing(name: str, kind: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise refusal(overload_named(f"aten::{name}"), kind)
 
     return refuse
 
 
 def register() -> None:
-    """Refuse every operation that makes or reads tensors of these kinds on device `xla`."""
-    for key, kind in _BY_KEY.items():
-        _others.fallback(_refusing(kind), f"{key}PrivateUse1")
-    # torch composes it for this key, of parts that are dense.
-    _aten.impl("_to_copy", partial(_refusing(_SPARSE), torch.ops.aten._to_copy.default), "SparseCsrPrivateUse1")
+    """Refuse what makes tensors of these kinds on device `xla`, and what reads a nested one, which torch makes without asking a device."""
+    for key, (kind, factories) in _FACTORIES.items():
+        for name in factories:
+            _aten.impl(name, _refusing(name, kind), f"{key}PrivateUse1")
+    _others.fallback(_refuse_nested, "NestedTensorPrivateUse1")  # for each key, this takes 4 ms of the import
 
 
 _MAKE_NESTED = ("_nested_tensor_from_tensor_list", "_nested_view_from_jagged")
