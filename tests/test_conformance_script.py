@@ -117,6 +117,30 @@ class TestAlone(TestCase):
     def test_of_no_device(self):
         self.assertEqual(torch.ones(2).sum().item(), 2)
 """
+OF_COLLECTIVES = """
+import functools, torch, torch.distributed as dist
+from torch.testing._internal.distributed.distributed_test import TestDistBackend
+
+class TestCollectives(TestDistBackend):
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def _barrier(self):
+        dist.barrier()
+
+    def test_sums_by_a_group_of_gloo(self):
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        self.assertEqual((x.tolist(), dist.get_backend()), ([3.0, 3.0], "gloo"))
+
+    def test_makes_tensors_on_the_cpu(self):
+        self.assertEqual(torch.ones(2).device.type, "cpu")
+
+    @functools.wraps(test_makes_tensors_on_the_cpu)
+    def test_ddp_has_finalized(self):  # which the base class looks for, and whose end it does not check
+        pass
+"""
 MARKED = "<!-- {0} -->\nold\n<!-- /{0} -->\n"
 FEW = """
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
@@ -156,7 +180,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(folder: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((folder / "conformance.json").read_text(encoding="utf-8"))["files"]
+    versions = json.loads((folder / "conformance.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = next(version["files"] for version in versions if version["torch"] == torch.__version__)
     return rows
 
 
@@ -200,11 +225,15 @@ def test_a_sample_is_spread_evenly(folder: Path, tmp_path: Path) -> None:
         "failed": {"ended": 1},
         "seconds": {"cpu": 1, "xla": 2},
     }
-    known = {"torch": torch.__version__, "files": [earlier, {"file": "test_many.py", "error": "once"}]}
+    known = [
+        {"torch": "2.0.0", "machine": "Python 3.8", "files": [{"file": "test_many.py", "error": "then"}]},
+        {"torch": torch.__version__, "machine": "Python 3.8", "files": [earlier, {"file": "test_many.py", "error": "once"}]},
+    ]
     (tmp_path / "conformance.json").write_text(json.dumps(known), encoding="utf-8")
     assert run(tmp_path, "--sample", "3", "--into", str(tmp_path), "test_many.py").returncode == 0
     page = (tmp_path / "conformance.md").read_text(encoding="utf-8")
     assert "| test_many.py | 3 of 16 |" in page and "| test_earlier.py | 7 | 7 | 6 | 85.7 % | 0 | 1 |" in page and "once" not in page
+    assert "torch 2.0.0, Python 3.8:\n\n| file |" in page and "cannot be loaded: then" in page
     assert [row["file"] for row in files(tmp_path)] == ["test_earlier.py", "test_many.py"]
     facts, *answers = map(json.loads, (tmp_path / "record" / "test_many.jsonl").read_text(encoding="utf-8").splitlines())
     assert facts["facts"]["tests"] == 16 and [answer["device"] for answer in answers].count("cpu") == 3
@@ -271,3 +300,14 @@ def test_tests_that_start_a_process_for_each_rank(tmp_path: Path) -> None:
     assert (row["tests"], row["asked"], row["passed"]) == (3, 3, 2), row
     (cause,) = row["failed"]
     assert cause.startswith("RuntimeError: Process # exited with error code")
+
+
+def test_collectives_of_torch_run_on_tensors_of_xla(tmp_path: Path) -> None:
+    (tmp_path / "distributed").mkdir()
+    (tmp_path / "distributed" / "test_distributed_spawn.py").write_text(OF_COLLECTIVES, encoding="utf-8")
+    (tmp_path / "conformance.md").write_text(PAGE, encoding="utf-8")
+    done = run(tmp_path, "--into", str(tmp_path), "distributed/test_distributed_spawn.py")
+    assert done.returncode == 0, done.stderr
+    (row,) = files(tmp_path)
+    assert (row["tests"], row["asked"], row["passed"]) == (3, 3, 2), row
+    assert next(iter(row["failed"])).startswith("RuntimeError: Process # exited with error code"), "the one that asks for the CPU"

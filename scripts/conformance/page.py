@@ -71,12 +71,12 @@ def _replaced(text: str, mark: str, content: str) -> str:
     return f"{before}<!-- {mark} -->\n{content}\n<!-- /{mark} -->{behind}"
 
 
-def _with_known(file: Path, rows: Sequence[Counts]) -> list[Counts]:
-    """The rows, and those of conformance.json for other files, if they were counted with this torch; in the order of their files there."""
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"torch": None, "files": []}
-    of_this_torch = known["files"] if known["torch"] == torch.__version__ else []
-    latest = {fields["file"]: _counts(fields) for fields in of_this_torch}
-    return list((latest | {row.file: row for row in rows}).values())
+def _merged(known: Mapping[str, Any] | None, rows: Sequence[Counts]) -> dict[str, Any]:
+    """What conformance.json has of this torch, with other rows for the files that were counted now; the others stay, in their order."""
+    earlier = {fields["file"]: fields for fields in known["files"]} if known else {}
+    files = earlier | {row.file: _plain(row) for row in rows}
+    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    return {"torch": torch.__version__, "machine": machine, "files": list(files.values())}
 
 
 def _counts(fields: Mapping[str, Any]) -> Counts:
@@ -85,11 +85,15 @@ def _counts(fields: Mapping[str, Any]) -> Counts:
 
 
 def write(folder: Path, rows: Sequence[Counts]) -> None:
-    """Replace the marked parts of conformance.md, and write conformance.json. Rows of files that were counted before stay."""
-    rows = _with_known(folder / "conformance.json", rows)
-    machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}."
-    page = folder / "conformance.md"
-    text = _replaced(page.read_text(encoding="utf-8"), "conformance", f"{table(rows)}\n\n{machine}")
+    """Replace the marked parts of conformance.md, and write conformance.json. Rows of other files and other versions of torch stay."""
+    file, page = folder / "conformance.json", folder / "conformance.md"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    by_torch = {version["torch"]: version for version in known}
+    by_torch[torch.__version__] = _merged(by_torch.get(torch.__version__), rows)
+    tables = [
+        f"torch {version['torch']}, {version['machine']}:\n\n{table([_counts(fields) for fields in version['files']])}"
+        for version in by_torch.values()
+    ]
+    text = _replaced(page.read_text(encoding="utf-8"), "conformance", "\n\n".join(tables))
     page.write_text(_replaced(text, "exclusions", exclusions()), encoding="utf-8")
-    content = {"torch": torch.__version__, "files": [_plain(row) for row in rows]}
-    (folder / "conformance.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(list(by_torch.values()), indent=1) + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 import unittest
@@ -125,11 +126,15 @@ def main(folder: Path, file: str, device: str) -> None:
     supplied = prepare(device)
     of_ranks = file.startswith(ranks.FOLDER)
     if of_ranks:
-        os.environ[ranks.DEVICE] = device
+        os.environ |= {ranks.DEVICE: device, ranks.FILE: str(folder / file)}
+    if file == ranks.COLLECTIVES:
+        ranks.prepare_collectives(tempfile.mkdtemp())
     try:
         sys.path[:0] = [str((folder / file).parent), str(folder)]
         os.chdir(folder)
         absent = helpers.drop_marks_of_absent_operators((folder / file).parent)
+        if of_ranks:
+            ranks.fork_ranks()
         if of_ranks and device == "xla":
             ranks.find_xla()
         module, changed = load(folder, file)
@@ -144,16 +149,8 @@ def main(folder: Path, file: str, device: str) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def be_a_rank(device: str) -> None:
-    """Prepare a process that a test starts. It imports the test file next."""
-    ranks.end_with_the_worker()
-    if device == "xla":
-        importlib.import_module("torch_xla")
-        ranks.find_xla()
-
-
 if __name__ == "__main__":
     faulthandler.enable()
     main(Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3])
-elif __name__ == "__mp_main__":
-    be_a_rank(os.environ[ranks.DEVICE])
+elif __name__ == "__mp_main__":  # a process that a test starts by itself
+    importlib.import_module("rank")

@@ -34,3 +34,8 @@ class ModeError(JobError):
 
 class CollectiveMismatchError(JobError):
     """Replicas disagree on their collectives."""
+
+
+def timed_out(seconds: float, awaited: str) -> ReplicaTimeoutError:
+    """The error of a call that waited as long as it may. awaited: for what, in words."""
+    return ReplicaTimeoutError(f"waited {seconds:g} s, the timeout of this call, for {awaited}")

@@ -10,14 +10,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "store_groups.py"
 SIZE, KILLED = 3, 2
 
 
+@pytest.mark.parametrize("named", [{}, {"WORLD_SIZE": str(SIZE)}], ids=["by arguments alone", "size in the environment"])
 def test_groups_by_stores_and_the_death_of_a_member(
-    launch: Callable[[list[str], dict[str, str]], subprocess.Popen[str]], free_port: int, tmp_path: Path
+    named: dict[str, str], launch: Callable[[list[str], dict[str, str]], subprocess.Popen[str]], free_port: int, tmp_path: Path
 ) -> None:
-    environment = {name: text for name, text in os.environ.items() if name != "CPU_NUM_DEVICES"}
+    environment = {name: text for name, text in os.environ.items() if name != "CPU_NUM_DEVICES"} | named
     environment |= {"PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(PROGRAM), str(tmp_path)]
     processes = [launch([*command, str(rank), f"127.0.0.1:{free_port}"], environment) for rank in range(SIZE)]

@@ -66,6 +66,11 @@ def is_in_job() -> bool:
     return _explicit is not None or is_one_of_several()
 
 
+def lacks_rank() -> bool:
+    """True if the environment says how many processes the job has, but not which one this is: init_process_group(rank=…) may say it."""
+    return _explicit is None and is_one_of_several() and RANK.get() is None
+
+
 def current(timeout: float) -> Job | None:
     """The job of this process; None if it is on its own. Finds the others by a rendezvous if the environment names one.
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
+from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError, timed_out
 from xla_distributed.job import protocol
 from xla_distributed.job.exit_status import ExitStatus, Position, Runs, describe_exits, exit_status, group_key
 from xla_distributed.job.process_state import host_id
@@ -92,7 +92,7 @@ class JobClient:
                     self.check(name, what)
                     # Woken each second: that another thread has left the job is not notified of.
                     if not self._condition.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
-                        raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name, members)}.\n{what}")
+                        raise timed_out(timeout, f"{self._missing(name, members)}.\n{what}")
                     if wait is not None:
                         wait.notice(lambda: self._missing(name, members))
                 payloads: list[bytes] | None = self._results.pop(name)
@@ -170,7 +170,7 @@ class JobClient:
             gone = {rank: self.exits[rank] for rank in senders.values() if rank in self.exits}
             if len(gone) == len(senders):
                 raise ReplicaLostError(f"{describe_exits(gone)}.\n{names}")
-            raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {names}")
+            raise timed_out(timeout, names)
 
     def has_arrived(self, names: Iterable[str]) -> bool:
         """Whether `take` would give one of these at once."""

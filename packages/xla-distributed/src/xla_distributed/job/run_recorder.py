@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from xla_core.abi.collectives import note_replica_wait
-from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
+from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, timed_out
 from xla_distributed.job.client import JobClient, ProgramStatus
 from xla_distributed.job.exit_status import Position, group_key
 from xla_distributed.job.peers import Announcement, Peers
@@ -147,7 +147,7 @@ class FlightRecorder:
         limit = self.timeout()
         if time.monotonic() - run.start > limit:
             absent = [rank for rank in awaited if peers.receive(rank) is None]
-            raise ReplicaTimeoutError(f"waited {limit:.0f} s for ordinals {absent}, which did not arrive.\n{shown}")
+            raise timed_out(limit, f"ordinals {absent}, which did not arrive.\n{shown}")
 
     def _crossing(self, run: RecordedRun, own: Announcement, rank: int, theirs: Announcement) -> CollectiveMismatchError:
         """The error of a run for which another replica does not come, because it waits in another one for this replica."""

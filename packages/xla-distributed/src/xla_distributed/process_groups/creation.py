@@ -12,7 +12,7 @@ import torch.distributed as dist
 from xla_core.abi.collectives import groups_of
 from xla_core.abi.job import ordinal, world_size
 from xla_core.abi.targets import planned_devices
-from xla_distributed.job import connection
+from xla_distributed.job import bootstrap, connection
 from xla_distributed.process_groups import meshes
 from xla_distributed.process_groups.planned_group import PlannedProcessGroup
 from xla_distributed.process_groups.process_group import ProcessGroupXla
@@ -36,7 +36,7 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     Raises RuntimeError for a default group whose ranks are not those of the job.
     """
     ranks = list(options.global_ranks_in_group)
-    if not ranks and options.group_size > 1 and world_size() == 1:
+    if not ranks and options.group_size > 1 and (bootstrap.lacks_rank() or world_size() == 1):
         connection.join_by_store(options.store, options.group_rank, options.group_size)
     world, mine = world_size(), ordinal()
     if not ranks:
