@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,10 +111,13 @@ def _give_one_context() -> None:
     operator._maybe_skip_or_xfail = lambda *args: contexts(*args)[:1]
 
 
-def supply() -> list[str]:
-    """Add the helpers that the installed torch lacks; returns their names."""
+def supply(source: str) -> list[str]:
+    """Add the helpers that a test file names and the installed torch lacks; returns their names."""
     supplied = []
     for (module_name, name), make in _SUPPLIED.items():
+        # One of these modules makes samples of all operators, which takes seconds: it is imported only for files that do so, too.
+        if not (re.search(rf"\b{name}\b", source) and module_name in source):
+            continue
         module = importlib.import_module(f"torch.testing._internal.{module_name}")
         if not hasattr(module, name):
             setattr(module, name, make())

@@ -68,7 +68,7 @@ class Noted(unittest.TestResult):
 
 
 def load(folder: Path, file: str) -> tuple[Any, list[str]]:
-    """The module of a test file, and what of its text was changed."""
+    """The module of a test file, and what was supplied to it or changed in its text."""
     path = folder / file
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None:
@@ -76,8 +76,9 @@ def load(folder: Path, file: str) -> tuple[Any, list[str]]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     source, changed = helpers.adapted(path.read_text(encoding="utf-8"))
+    supplied = helpers.supply(source)
     exec(compile(source, path, "exec"), vars(module))  # noqa: S102
-    return module, changed
+    return module, supplied + changed
 
 
 def tests_of(module: Any, device: str) -> dict[str, tuple[Any, str]]:
@@ -104,26 +105,24 @@ def run(cls: Any, method: str) -> dict[str, Any]:
             "seconds": time.perf_counter() - begin}  # fmt: skip
 
 
-def prepare(device: str) -> list[str]:
-    """Make torch's tests find the device; returns the helpers that torch lacks and that were supplied."""
+def prepare(device: str) -> None:
+    """Make torch's tests find the device."""
     warnings.simplefilter("ignore")
     import torch
 
     if device == "xla":
         importlib.import_module("torch_xla")  # before torch's tests look which devices there are
         importlib.import_module("torch.testing._internal.common_device_type").PrivateUse1TestBase.setUpClass()
-    supplied = helpers.supply()
     helpers.hide_marks_of_another_project()
     helpers.ask_of_every_accelerator()
     torch.set_num_threads(1)
-    return supplied
 
 
 def main(folder: Path, file: str, device: str) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), 1)  # what tests print is no answer
-    supplied = prepare(device)
+    prepare(device)
     of_ranks = file.startswith(ranks.FOLDER)
     if of_ranks:
         os.environ |= {ranks.DEVICE: device, ranks.FILE: str(folder / file)}
@@ -137,9 +136,9 @@ def main(folder: Path, file: str, device: str) -> None:
             ranks.fork_ranks()
         if of_ranks and device == "xla":
             ranks.find_xla()
-        module, changed = load(folder, file)
+        module, adapted = load(folder, file)
         tests = ranks.tests_of(module) if of_ranks else tests_of(module, device)
-        first: dict[str, Any] = {"tests": list(tests), "supplied": supplied + sorted(set(absent)) + changed}
+        first: dict[str, Any] = {"tests": list(tests), "supplied": sorted(set(absent)) + adapted}
     except BaseException as error:
         first = {"error": f"{type(error).__name__}: {error}"[:LONGEST]}
     print(json.dumps(first), file=answers, flush=True)
