@@ -34,6 +34,8 @@ def test_groups_by_stores_and_the_death_of_a_member(
         mine = [[6.0, 6.0], [2.0, 2.0]] if rank == 1 else [[6.0, 6.0], [4.0, 4.0], [4.0, 4.0]]
         place = [0, 1, mine] if rank == 1 else [rank // 2, 2, mine]
         assert [report["0"], report["1"]] == [place, place]
+        if rank == 0:
+            assert report["meets"]
         if rank == KILLED:
             assert report["received"] == [1]
         if rank != 1:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,9 +63,23 @@ def late(rank: int) -> list[str]:
     return found
 
 
+def meets(rank: int, folder: str) -> bool:
+    """Whether the other member of a new group had come when this one got it. The other one comes once it knows that this one waits."""
+    waits, comes = Path(folder, "waits"), Path(folder, "comes")
+    if rank == 0:
+        waits.touch()
+    if rank == 1:
+        while not waits.exists():
+            time.sleep(0.01)
+        comes.touch()
+    dist.new_group([0, 1])
+    return comes.exists()
+
+
 def work(rank: int, folder: str, address: str) -> None:
     found = started_twice(rank, folder, address)
     found["late"] = late(rank)
+    found["meets"] = meets(rank, folder)
     harness.report(folder, rank, found)
     group = dist.new_group([0, 2])
     if rank == 2:
