@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store  # type: ignore[attr-defined]
 
 from xla_core.abi.collectives import groups_of
 from xla_core.abi.job import ordinal, world_size
@@ -55,20 +54,10 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     kind = PlannedProcessGroup if planned_devices() else ProcessGroupXla
     group = kind(options.store, options.group_rank, options.group_size, options.timeout, groups=groups, generation=_Generations.current)
     if kind is ProcessGroupXla:
-        _wait_for_members(options.store, options.group_size, options.timeout)
+        # With backend `cpu:gloo,xla:xla`, torch has made a group of Gloo before, and drops it as soon as one member has this one: the
+        # others may still be connecting to it.
+        group.mailbox.exchange("meeting", None)
     return group
-
-
-def _wait_for_members(store: Store, size: int, timeout: timedelta) -> None:
-    """Wait until all members of a new group come here.
-
-    With backend `cpu:gloo,xla:xla`, torch has made a group of Gloo before, and drops it as soon as one member has this one: the others
-    may still be connecting to it.
-    """
-    life, place = divmod(store.add("members", 1) - 1, size)  # a store may see groups of one name again and again
-    if place == size - 1:
-        store.set(f"all members {life}", "")
-    store.wait([f"all members {life}"], timeout)
 
 
 def new_xla_process_group(
