@@ -7,5 +7,5 @@ from xla_distributed._version import __version__
 
 __all__ = ["__version__"]
 
-_abi.require((4, 0), "xla-distributed")
+_abi.require((4, 1), "xla-distributed")
 _abi.events.exclude_frames(_Path(__file__).parent)

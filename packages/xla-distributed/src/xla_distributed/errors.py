@@ -4,11 +4,13 @@ JobError
 ├── ReplicaLostError       another replica has died or has left the job
 ├── ReplicaTimeoutError    another replica did not arrive in time
 ├── CollectiveMismatchError  replicas disagree on their collectives
+│   └── ProgramCutError      another replica has a shorter program: a part of this one's has to run first
 └── ModeError              SPMD mode has one program, not replicas
 """
 
 from __future__ import annotations
 
+from xla_core.abi.graph import PartFirstError
 from xla_core.abi.process import XlaError
 
 
@@ -34,6 +36,14 @@ class ModeError(JobError):
 
 class CollectiveMismatchError(JobError):
     """Replicas disagree on their collectives."""
+
+
+class ProgramCutError(CollectiveMismatchError, PartFirstError):
+    """Replicas run the same collectives in the same order, but another one ends its program after `shared` of them."""
+
+    def __init__(self, text: str, shared: int) -> None:
+        super().__init__(text)
+        self.shared = shared
 
 
 def timed_out(seconds: float, awaited: str) -> ReplicaTimeoutError:

@@ -34,11 +34,13 @@ keep their random inputs. Among processes every one must register the same passe
 
 `graph_of` is the program that is pending, which it does not run; `texts` prints it. `capture_lines` keeps the line of each operation and
 not only of each signature, which costs. `register_build_scope` enters a context while a program is built, `register_wrapper` puts a
-function around the executable.
+function around the executable. That may raise `PartFirstError` before it runs anything: then what an operation needs runs first, as a
+program of its own, and the rest behind it, where the program was not a captured step.
 """
 
 from __future__ import annotations
 
+from xla_core.base.errors import PartFirstError
 from xla_core.engine.compile.build import register_build_scope, register_wrapper
 from xla_core.engine.compile.passes import register_pass
 from xla_core.engine.graph.view import GraphView as Graph
@@ -51,6 +53,7 @@ __all__ = [
     "Graph",
     "Operand",
     "Operation",
+    "PartFirstError",
     "capture_lines",
     "graph_of",
     "insert_before",

@@ -15,6 +15,7 @@ XlaError (Exception)
 ├── StepFileError (ValueError)             a file of an exported step that is damaged, another program's, or of a newer version
 ├── ExportFolderError (ValueError)         a folder of an exported program that is damaged, no export, or of a newer version
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
+├── PartFirstError (RuntimeError)          a program that must not run at once: the part up to one of its operations has to run first
 ├── SealedError (RuntimeError)             what `torch_xla.seal()` forbids, such as a new program; names line and difference
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
 ├── GraphEditError (ValueError)            an edit of a graph that would not be a legal program
@@ -97,6 +98,15 @@ class ExportFolderError(XlaError, ValueError):
 
 class TooManyGraphsError(XlaError, RuntimeError):
     """A region compiled more distinct graphs than its limit allows."""
+
+
+class PartFirstError(XlaError, RuntimeError):
+    """A program must not run at once: what one of its operations needs has to run first, with it.
+
+    slot: of that operation in the program's graph; None where nobody can run a part.
+    """
+
+    slot: int | None = None
 
 
 class SealedError(XlaError, RuntimeError):

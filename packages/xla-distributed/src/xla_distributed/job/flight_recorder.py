@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Any
 
 from xla_core.abi.graph import Graph, Operation, register_build_scope, register_wrapper
-from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError
+from xla_distributed.errors import CollectiveMismatchError, JobError, ProgramCutError, ReplicaLostError
 from xla_distributed.job.client import JobClient
 from xla_distributed.job.exit_status import Position, Runs
 from xla_distributed.job.peers import Peers
@@ -152,17 +152,25 @@ def _wrapped(graph: Graph, executable: Callable[..., Any]) -> Callable[..., Any]
         return executable
 
     def run(*arguments: Any) -> Any:
-        return recorder.run(collectives, executable, arguments)
+        try:
+            return recorder.run(collectives, executable, arguments)
+        except ProgramCutError as error:
+            error.slot = _collectives_of(graph)[error.shared - 1].slot
+            raise
 
     return run
 
 
 def _collectives(graph: Graph) -> ProgramCollectives | None:
-    operations = [operation for operation in graph.operations() if operation.name in _operations]
+    operations = _collectives_of(graph)
     if not operations:
         return None
     # Not of the users' lines: replicas may issue the same collective at different ones.
     return ProgramCollectives("\n".join(operation.text for operation in operations), tuple(_line(operation) for operation in operations))
+
+
+def _collectives_of(graph: Graph) -> list[Operation]:
+    return [operation for operation in graph.operations() if operation.name in _operations]
 
 
 def _line(operation: Operation) -> str:

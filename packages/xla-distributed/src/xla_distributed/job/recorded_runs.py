@@ -34,6 +34,11 @@ class ProgramCollectives:
         return _digest(self.text.encode())
 
     @cached_property
+    def digests(self) -> list[str]:
+        """A digest of each collective."""
+        return [_digest(line.encode()).hex() for line in self.text.split("\n")]
+
+    @cached_property
     def group(self) -> str:
         """The key of the group that runs it."""
         return group_key(self.members)

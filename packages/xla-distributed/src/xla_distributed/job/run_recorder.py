@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from xla_core.abi.collectives import note_replica_wait
-from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, timed_out
+from xla_distributed.errors import CollectiveMismatchError, JobError, ProgramCutError, ReplicaLostError, timed_out
 from xla_distributed.job.client import JobClient, ProgramStatus
 from xla_distributed.job.exit_status import Position, group_key
 from xla_distributed.job.peers import Announcement, Peers
@@ -57,6 +57,7 @@ class FlightRecorder:
     counts: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
     histories: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    cuts: dict[str, int] = field(default_factory=dict)  # how often the next run of a group was cut before all confirmed it
     compared: dict[str, int] = field(default_factory=dict)  # the last run of a group that others were asked to compare
     error_raised: bool = False  # the user's program has had an error of an execution
     building: RecordedRun | None = None  # the next, while its program is compiled
@@ -91,6 +92,11 @@ class FlightRecorder:
     def _noting_failure(self, run: RecordedRun) -> Iterator[None]:
         try:
             yield
+        except ProgramCutError:
+            # The part that runs first has the number.
+            self.counts[run.collectives.group] = run.number - 1
+            self.runs.remove(run)
+            raise
         except BaseException:
             run.failed = True
             self.failed.setdefault(run.collectives.group, run.number)
@@ -116,10 +122,19 @@ class FlightRecorder:
 
     def _confirm(self, run: RecordedRun, peers: Peers) -> None:
         """Tell the other members what this replica is about to run, and raise unless all are about to run the same."""
+        begin_ns = time.perf_counter_ns()
+        while not self._announced_alike(run, peers):
+            # Each member has one that differs from its own, and comes here. If it returns, others announce a part of theirs next.
+            self._agree(run)
+        self.cuts.pop(run.collectives.group, None)
+        note_replica_wait(torch.device("xla:0"), begin_ns)
+
+    def _announced_alike(self, run: RecordedRun, peers: Peers) -> bool:
+        """Tell the other members what this replica is about to run; returns whether all are about to run the same."""
         own = Announcement(run.number, run.collectives.group_digest, run.collectives.digest)
         others = [rank for rank in run.collectives.members or range(self.job_client.size) if rank != self.job_client.rank]
         peers.announce(own, others)
-        begin_ns = time.perf_counter_ns()
+        alike = True
         for index, rank in enumerate(others):
             theirs = peers.receive(rank)
             while theirs is None or self._is_over(theirs, run):
@@ -128,10 +143,8 @@ class FlightRecorder:
                 theirs = peers.receive(rank)
             if (theirs.number, theirs.group) != (own.number, own.group):
                 raise self._crossing(run, own, rank, theirs)
-            if theirs.digest != own.digest:
-                # Then each member has one that differs from its own, and comes here.
-                self._agree(run)
-        note_replica_wait(torch.device("xla:0"), begin_ns)
+            alike = alike and theirs.digest == own.digest
+        return alike
 
     def _is_over(self, announcement: Announcement, run: RecordedRun) -> bool:
         """True if an announcement is of a run that this replica gave up."""
@@ -161,10 +174,16 @@ class FlightRecorder:
         return CollectiveMismatchError(f"{_DISAGREE}\n{self.shown(run)}\n{text}")
 
     def _agree(self, run: RecordedRun) -> None:
-        """Raise unless all its replicas are about to run the same collectives, and have run the same before."""
+        """Raise unless all its replicas are about to run the same collectives, and have run the same before.
+
+        Where each launch is confirmed, those that are about to run more collectives than others get ProgramCutError, and the others wait
+        for the part that is the same.
+        """
         own = run.collectives
-        own_json = json.dumps({"digest": own.digest.hex(), "lines": own.lines, "at": [run.number, run.history.hex()]}).encode()
-        payloads = self.job_client.exchange_once(run.name, own_json, self.timeout(), self.shown(run), own.members)
+        own_parts = {"digest": own.digest.hex(), "each": own.digests, "lines": own.lines, "at": [run.number, run.history.hex()]}
+        cuts = self.cuts.get(own.group, 0)
+        name = f"{run.name}, cut {cuts} times" if cuts else run.name
+        payloads = self.job_client.exchange_once(name, json.dumps(own_parts).encode(), self.timeout(), self.shown(run), own.members)
         parts = dict(zip(sorted(own.members) or range(self.job_client.size), map(json.loads, payloads), strict=True))
         different = [rank for rank, part in parts.items() if part["digest"] != own.digest.hex()]
         if not different:
@@ -172,9 +191,13 @@ class FlightRecorder:
             return
         theirs = tuple(map(str, parts[different[0]]["lines"]))
         start = next((i for i, (a, b) in enumerate(zip(own.lines, theirs, strict=False)) if a != b), 0)
-        raise CollectiveMismatchError(
-            f"{_DISAGREE}\n{run_shown(self.job_client.rank, run, start)}\nreplica {different[0]} runs{lines_shown(theirs, start)}"
-        )
+        text = f"{_DISAGREE}\n{run_shown(self.job_client.rank, run, start)}\nreplica {different[0]} runs{lines_shown(theirs, start)}"
+        shared = min(len(part["each"]) for part in parts.values())
+        if self.peers is None or len({tuple(part["each"][:shared]) for part in parts.values()}) > 1:
+            raise CollectiveMismatchError(text)
+        self.cuts[own.group] = cuts + 1
+        if len(own.digests) > shared:
+            raise ProgramCutError(text, shared)
 
     def position(self, key: str = "") -> Position:
         """How many programs a group has launched, and their history, for `compare_positions`."""
@@ -249,9 +272,11 @@ class FlightRecorder:
             # A run older than those remembered cannot be compared any more, and counts as the same.
             number, _, key = name.removeprefix("run ").partition(" of ")
             return ProgramStatus.NOT_REACHED if int(number) > self.counts.get(key, 0) else ProgramStatus.SAME
+        same = digest in (run.collectives.digest.hex(), run.history.hex())
+        if not same and not run.failed and run.token is None and self.peers is not None:
+            return ProgramStatus.NOT_REACHED  # it is not confirmed yet: both find out then
         # Where replicas are lost, that is the reason for all that was given up.
         gave_up = run.failed and run is not self.building and not self.job_client.exits
-        same = digest in (run.collectives.digest.hex(), run.history.hex())
         return ProgramStatus.SAME if same and not gave_up else self.shown(run)
 
     def disagreed(self, name: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xla_core._version import __version__
 from xla_core.base.errors import AbiVersionError
 
-ABI_VERSION = (4, 0)
+ABI_VERSION = (4, 1)
 """(major, minor): a minor adds names or duties of the core, a major changes or removes some. Independent of the package's version;
 a new one needs a new version, whose release records both (`abi/VERSION.json`)."""
 

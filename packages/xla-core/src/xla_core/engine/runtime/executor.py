@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import jax
 
 from xla_core.base import metrics
-from xla_core.base.errors import ExecutionError, SealedError, XlaError
+from xla_core.base.errors import ExecutionError, PartFirstError, SealedError, XlaError
 from xla_core.base.metrics import Cause, ExecuteEvent
 from xla_core.engine.compile import seal
 from xla_core.engine.compile.cache import Program, programs
@@ -144,7 +144,7 @@ def launch(
         # The call consumes donated inputs: the buffers that replace them must be stored before Ctrl-C can interrupt.
         with uninterrupted():
             results: list[jax.Array]
-            *results, token = _call(recorder, graph, executable, arguments)
+            *results, token = _call(recorder, graph, program.changed is not None, executable, arguments)
             keep(results)
     # What checks found is a vector, a bare token a scalar. Nobody writes one for a target.
     if token.ndim and placement.target.attached:
@@ -163,9 +163,13 @@ def prepare(program: Program, placement: Placement, graph: Graph, inputs: Inputs
     program.float_form = float_form(changed, placement.context.platform)
 
 
-def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:
+def _call(recorder: Recorder, graph: Graph, is_changed: bool, executable: Callable[..., Any], arguments: list[Any]) -> Any:
     try:
         return executable(*arguments)
+    except PartFirstError as error:
+        if is_changed:
+            error.slot = None  # of another graph than the caller's
+        raise
     except (XlaError, RecursionError):  # a RecursionError is a RuntimeError, but not the program's fault
         raise
     except (RuntimeError, ValueError, TypeError) as error:

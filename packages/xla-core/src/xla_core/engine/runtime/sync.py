@@ -6,7 +6,6 @@ import re
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,16 +15,15 @@ import jax
 import torch
 
 from xla_core.base import config, metrics
-from xla_core.base.errors import ExecutionError, GraphBreakError, LoweringError, SealedError, XlaError
+from xla_core.base.errors import ExecutionError, GraphBreakError, LoweringError, PartFirstError, SealedError, XlaError
 from xla_core.base.metrics import Cause, SyncEvent, SyncKind, Unit
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import operation_at
 from xla_core.engine.graph.graph import Graph, inputs_of
-from xla_core.engine.graph.pending_graph import BLANK, NOBODY, PendingGraph, Recorder, Value, buffers_made, lose, no_value_error
+from xla_core.engine.graph.pending_graph import BLANK, PendingGraph, Recorder, Value, buffers_made, no_value_error
 from xla_core.engine.graph.selection import (
     ancestors,
     dead_leaves,
-    dependants,
     extract,
     live_slots,
     live_values,
@@ -36,6 +34,7 @@ from xla_core.engine.graph.selection import (
 )
 from xla_core.engine.runtime import donation, executor, faults, turns
 from xla_core.engine.runtime.interrupts import uninterrupted
+from xla_core.engine.runtime.lost_values import give_up, lost_inputs
 from xla_core.engine.runtime.source_location import asking_line
 from xla_core.engine.runtime.transfer import download, download_number
 
@@ -142,6 +141,9 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
             break
         except SealedError:  # nothing is wrong with the program
             raise
+        except PartFirstError as error:
+            _run_part(recorder, error, error.slot, cause)
+            pending_graph.partly_run = True
         except XlaError as error:
             pending_graph.partly_run = True  # what is dead by then must not run again
             failed = failed or error
@@ -150,7 +152,7 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
                 if isinstance(error, (LoweringError, ExecutionError)):
                     _run_apart(recorder, program.values, cause, error)
                 raise failed from error.__cause__
-            _give_up(pending_graph, [error.place[1]], error)
+            give_up(pending_graph, [error.place[1]], error)
     if failed is not None:
         raise failed
     return program is not None
@@ -165,7 +167,7 @@ def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, err
     pending = [value for value in values if value.buffer is None and value.pending_graph is pending_graph]
     if len(pending) < 2:
         if pending and not _NO_MEMORY.search(str(error)):
-            _give_up(pending_graph, [operation_at(pending_graph.entries, pending[0].slot)], error)
+            give_up(pending_graph, [operation_at(pending_graph.entries, pending[0].slot)], error)
         return
     half = len(pending) // 2
     # Running the first half may compute or lose values of the second.
@@ -177,17 +179,6 @@ def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, err
 
 
 _NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
-
-
-def _give_up(pending_graph: PendingGraph, slots: Iterable[int], reason: XlaError) -> list[Value]:
-    """Lose the values that depend on `slots`: using them raises `reason`. Returns those that are still referenced."""
-    bad = dependants(pending_graph, slots)
-    values = [value for slot in sorted(bad) if (value := pending_graph.refs[slot]()) is not None and slot not in pending_graph.input_data]
-    for value in values:
-        # No longer live: later programs do not compute it.
-        pending_graph.refs[value.slot] = NOBODY
-        lose(value, reason)
-    return values
 
 
 def _announce(
@@ -225,29 +216,8 @@ def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, 
             slot for slot, buffer in pending_graph.input_data.items() if type(pending_graph.entries[slot]) is Aval and buffer.is_deleted()
         ]
         if taken:
-            raise _lost(pending_graph, taken, error) from error
+            raise lost_inputs(pending_graph, taken, error) from error
         raise
-
-
-def _lost(pending_graph: PendingGraph, taken: list[int], error: ExecutionError) -> ExecutionError:
-    """The error of an execution that failed after it took over the buffers of leaves `taken`: names the values that are lost."""
-    values = {
-        id(value): value for reference in pending_graph.refs if (value := reference()) is not None and value.pending_graph is pending_graph
-    }
-    # Before `_give_up` takes their slots.
-    operations = {key: operation_at(pending_graph.entries, value.slot) for key, value in values.items()}
-    entries = pending_graph.entries
-    counts = Counter(f"{value.aval}{_made_at(entries[operations[id(value)]])}" for value in _give_up(pending_graph, taken, error))
-    named = ", ".join(f"{count} of {text}" if count > 1 else text for text, count in counts.most_common(_NAMED))
-    return ExecutionError(f"{error}. It had taken over its inputs, so that these are lost: {named or 'none that is still held'}")
-
-
-_NAMED = 10
-
-
-def _made_at(entry: Any) -> str:
-    line = entry[0].line if type(entry) is tuple else None
-    return f" made at {line}" if line else ""
 
 
 def retire(recorder: Recorder) -> None:
@@ -286,7 +256,20 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     lost = next((value for value in values if value.pending_graph is not pending_graph), None)
     if lost is not None:
         raise no_value_error(lost)
-    needed = ancestors(pending_graph, [value.slot for value in values])
+    if not _run_needed(recorder, [value.slot for value in values], cause):
+        _compute_on(recorder, [value for value in values if value.buffer is None], cause)
+        return
+    if live_slots(pending_graph):
+        pending_graph.partly_run = True
+        compact(pending_graph)
+    else:
+        retire(recorder)  # dead operations would only make the next step another program
+
+
+def _run_needed(recorder: Recorder, wanted: list[int], cause: Cause | None) -> bool:
+    """Run what these slots need, as one program; slots stay what they are. Returns False if turns ran, which gives values other slots."""
+    pending_graph = recorder.pending_graph
+    needed = ancestors(pending_graph, wanted)
     entries, renamed, input_data = extract(pending_graph, needed)
     # All of it that is referenced becomes a result, so that it runs once.
     slots = [slot for slot in renamed if slot not in pending_graph.input_data and pending_graph.refs[slot]() is not None]
@@ -299,16 +282,24 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), dead, renamed_lines(pending_graph, renamed))
     if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
         # If there are turns, they have run most of it, and a short program is left.
-        _compute_on(recorder, [value for value in values if value.buffer is None], cause)
-        return
-    executor.execute(recorder, graph, inputs_of(entries, input_data), partial(store_results, pending_graph, slots), cause, asking_line())
+        return False
+    keep = partial(store_results, pending_graph, slots)
+    try:
+        executor.execute(recorder, graph, inputs_of(entries, input_data), keep, cause, asking_line())
+    except PartFirstError as error:
+        _run_part(recorder, error, next((old for old, new in renamed.items() if new == error.slot), None), cause)
+        left = [slot for slot in wanted if slot not in pending_graph.input_data]
+        return not left or _run_needed(recorder, left, cause)
     if dead:
         donation.settle()
-    if live_slots(pending_graph):
-        pending_graph.partly_run = True
-        compact(pending_graph)
-    else:
-        retire(recorder)  # dead operations would only make the next step another program
+    return True
+
+
+def _run_part(recorder: Recorder, error: PartFirstError, slot: int | None, cause: Cause | None) -> None:
+    """Run what the operation at a slot needs, with it, before the program that raised `error`. Raises `error` where that cannot be."""
+    if slot is None or recorder.tape is not None:  # a captured step repeats whole programs
+        raise error
+    _run_needed(recorder, [slot], cause)
 
 
 def compact(pending_graph: PendingGraph) -> None:
