@@ -290,24 +290,24 @@ def test_marks_of_operators_without_samples_are_dropped(tmp_path: Path) -> None:
     assert done.stdout == "['add', 'add'] ['samples of gone.a', 'samples of lost.']\n"
 
 
-def test_tests_that_start_a_process_for_each_rank(tmp_path: Path) -> None:
-    (tmp_path / "distributed").mkdir()
-    (tmp_path / "distributed" / "test_ranks.py").write_text(OF_RANKS, encoding="utf-8")
-    (tmp_path / "conformance.md").write_text(PAGE, encoding="utf-8")
-    done = run(tmp_path, "--into", str(tmp_path), "distributed/test_ranks.py")
+def row_of_ranks(folder: Path, file: str, tests: str) -> dict[str, Any]:
+    """What becomes of tests that start a process for each rank, which stand in a file of `distributed/`. One cause of failures: a rank."""
+    (folder / "distributed").mkdir()
+    (folder / "distributed" / file).write_text(tests, encoding="utf-8")
+    (folder / "conformance.md").write_text(PAGE, encoding="utf-8")
+    done = run(folder, "--into", str(folder), f"distributed/{file}")
     assert done.returncode == 0, done.stderr
-    (row,) = files(tmp_path)
-    assert (row["tests"], row["asked"], row["passed"]) == (3, 3, 2), row
+    (row,) = files(folder)
     (cause,) = row["failed"]
     assert cause.startswith("RuntimeError: Process # exited with error code")
+    return row
+
+
+def test_tests_that_start_a_process_for_each_rank(tmp_path: Path) -> None:
+    row = row_of_ranks(tmp_path, "test_ranks.py", OF_RANKS)
+    assert (row["tests"], row["asked"], row["passed"]) == (3, 3, 2), row
 
 
 def test_collectives_of_torch_run_on_tensors_of_xla(tmp_path: Path) -> None:
-    (tmp_path / "distributed").mkdir()
-    (tmp_path / "distributed" / "test_distributed_spawn.py").write_text(OF_COLLECTIVES, encoding="utf-8")
-    (tmp_path / "conformance.md").write_text(PAGE, encoding="utf-8")
-    done = run(tmp_path, "--into", str(tmp_path), "distributed/test_distributed_spawn.py")
-    assert done.returncode == 0, done.stderr
-    (row,) = files(tmp_path)
-    assert (row["tests"], row["asked"], row["passed"]) == (3, 3, 2), row
-    assert next(iter(row["failed"])).startswith("RuntimeError: Process # exited with error code"), "the one that asks for the CPU"
+    row = row_of_ranks(tmp_path, "test_distributed_spawn.py", OF_COLLECTIVES)
+    assert (row["tests"], row["asked"], row["passed"]) == (3, 3, 2), row  # the one that asks for tensors on the CPU fails

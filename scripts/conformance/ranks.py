@@ -1,7 +1,6 @@
 """Tests that start a process for each rank, of DTensor and the like: what they need to find device xla as they would find others.
 
-Ranks are forked of one process that has imported the worker (as `__mp_main__`, by multiprocessing's way) and the test file, and used
-no device: importing both takes longer than most tests.
+Ranks are forked of one process that has imported what they need (`rank.py`) and used no device: the imports take longer than most tests.
 """
 
 from __future__ import annotations

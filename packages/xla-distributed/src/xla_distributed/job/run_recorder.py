@@ -39,6 +39,10 @@ _COMPARED = 256  # runs in which replicas look for the first difference
 _ANSWER_SECONDS = 5.0  # for the words of a replica that is known to do something else
 _NOTHING = (0, START)
 _DISAGREE = "replicas disagree on their collectives: each must issue the same ones in the same order."
+_ENDS_BEFORE = (
+    "another replica ends its program after {} of these collectives, and a captured or compiled step is one program: read values and end "
+    "steps at the same places on all replicas."
+)
 MIXED = "replicas have run different programs with collectives together: what these gave is wrong."
 
 
@@ -191,13 +195,13 @@ class FlightRecorder:
             return
         theirs = tuple(map(str, parts[different[0]]["lines"]))
         start = next((i for i, (a, b) in enumerate(zip(own.lines, theirs, strict=False)) if a != b), 0)
-        text = f"{_DISAGREE}\n{run_shown(self.job_client.rank, run, start)}\nreplica {different[0]} runs{lines_shown(theirs, start)}"
+        both = f"{run_shown(self.job_client.rank, run, start)}\nreplica {different[0]} runs{lines_shown(theirs, start)}"
         shared = min(len(part["each"]) for part in parts.values())
         if self.peers is None or len({tuple(part["each"][:shared]) for part in parts.values()}) > 1:
-            raise CollectiveMismatchError(text)
+            raise CollectiveMismatchError(f"{_DISAGREE}\n{both}")
         self.cuts[own.group] = cuts + 1
         if len(own.digests) > shared:
-            raise ProgramCutError(text, shared)
+            raise ProgramCutError(f"{_ENDS_BEFORE.format(shared)}\n{both}", shared)
 
     def position(self, key: str = "") -> Position:
         """How many programs a group has launched, and their history, for `compare_positions`."""

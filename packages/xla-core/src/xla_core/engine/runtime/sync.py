@@ -143,7 +143,6 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
             raise
         except PartFirstError as error:
             _run_part(recorder, error, error.slot, cause)
-            pending_graph.partly_run = True
         except XlaError as error:
             pending_graph.partly_run = True  # what is dead by then must not run again
             failed = failed or error
@@ -299,6 +298,7 @@ def _run_part(recorder: Recorder, error: PartFirstError, slot: int | None, cause
     """Run what the operation at a slot needs, with it, before the program that raised `error`. Raises `error` where that cannot be."""
     if slot is None or recorder.tape is not None:  # a captured step repeats whole programs
         raise error
+    recorder.pending_graph.partly_run = True  # what later operations read of the part is a result of it, and does not run again
     _run_needed(recorder, [slot], cause)
 
 
