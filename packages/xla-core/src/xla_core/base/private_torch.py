@@ -10,7 +10,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from opcode import opmap
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias, TypeVar
@@ -75,8 +75,8 @@ dtypes_without_typed_storages: Callable[[], Container[torch.dtype]] = torch.stor
 backward_entry: Any = torch.autograd.graph._engine_run_backward
 # How many function modes a thread has entered.
 function_modes: Callable[[], int] = torch._C._len_torch_function_stack
-# While it lives, operations pass torch.func's transforms by.
-DisableTransforms: Callable[[], object] = torch._C._DisableFuncTorch
+# Inside it, operations pass torch.func's transforms by. (Never a local variable: a traceback would keep it alive.)
+DisableTransforms: Callable[[], AbstractContextManager[None]] = torch._C._DisableFuncTorch
 # The text of a CPU tensor as torch prints it.
 tensor_text: Callable[[torch.Tensor], str] = torch._tensor_str._str
 # The lazy conjugate and negative bits of a wrapper: torch resolves them before an operation reaches the subclass.

@@ -13,6 +13,8 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
+from xla_core.base.errors import LoweringError
+
 # torch itself, when it first computes a tangent, and in linearize
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),
@@ -127,3 +129,14 @@ def test_text_of_tensors_in_a_transform() -> None:
         vmap(function)(torch.ones(2, 2).to(device))
     assert [text.replace(", device='xla:0'", "") for text in texts["xla"]] == texts["cpu"]
     assert texts["xla"][0] == "tensor([1., 2.], device='xla:0')"
+
+
+def test_a_text_that_fails_leaves_transforms_as_they_were(custom_op: Callable[..., Function]) -> None:
+    def lower(context: Any, x: Any) -> Any:
+        raise KeyError("not lowered today")
+
+    broken = custom_op("without_text(Tensor x) -> Tensor", torch.clone, lower)(torch.ones(2, device="xla"))
+    with pytest.raises(LoweringError) as kept:  # with its traceback, whose frames hold their locals
+        repr(broken)
+    x = torch.arange(6.0, device="xla").reshape(2, 3)
+    assert vmap(vmap(lambda number: number * 2))(x).tolist() == [[0, 2, 4], [6, 8, 10]], kept

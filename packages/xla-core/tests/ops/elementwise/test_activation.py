@@ -117,6 +117,22 @@ def test_elu_backward(is_result: bool) -> None:
     check_lowering(aten.elu_backward.default, torch.randn(x.shape), 1.5, 1.1, 0.5, is_result, x, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("func", "args"), [row for row in BACKWARD if row[0] is not aten.gelu_backward], ids=lambda v: str(v) if callable(v) else ""
+)
+def test_backward_of_many_gradients(func: Any, args: tuple[Any, ...]) -> None:
+    x = edges(torch.float32, with_infinities=False)
+    for grad in (torch.randn(2, *x.shape), torch.randn(2, 1)):
+        check_lowering(func.default, grad, x, *args, **tolerance(torch.float32))
+
+
+@pytest.mark.parametrize("is_result", [False, True])
+def test_elu_backward_of_many_gradients(is_result: bool) -> None:
+    x = edges(torch.float32, with_infinities=False)
+    for grad in (torch.randn(2, *x.shape), torch.randn(2, 1)):
+        check_lowering(aten.elu_backward.default, grad, 1.5, 1.1, 0.5, is_result, x, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu(approximate: str, dtype: torch.dtype) -> None:

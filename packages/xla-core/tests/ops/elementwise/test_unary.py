@@ -82,6 +82,7 @@ def test_logit(dtype: torch.dtype, eps: float | None) -> None:
     values = torch.tensor([0.0, 0.05, 0.3, 0.95, 1.0, 1.2, -0.1, math.nan], dtype=dtype)
     check_lowering(aten.logit.default, values, eps)
     check_lowering(aten.logit_backward.default, torch.linspace(-1, 1, 8, dtype=dtype), values, eps)
+    check_lowering(aten.logit_backward.default, torch.linspace(-1, 1, 16, dtype=dtype).reshape(2, 8), values, eps)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int64])

@@ -46,6 +46,16 @@ def test_pointwise(forward: Any, backward: Any, parameters: tuple[float, ...], r
         check_lowering(backward.default, incoming(shape, reduction), x, target, reduction, *parameters)
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("backward", "parameters"), [row[1:] for row in POINTWISE if row[0] is not aten.soft_margin_loss], ids=lambda v: str(v)
+)
+def test_pointwise_of_many_gradients(backward: Any, parameters: tuple[float, ...], reduction: int) -> None:
+    x, target, grads = torch.randn(3), torch.randn(3), torch.randn(2, 3)
+    for args in ((grads, x, target), (grads[:, :1], x, target), (grads, x, target.expand(2, 3))):
+        check_lowering(backward.default, *args, reduction, *parameters)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_pointwise_dtypes(dtype: torch.dtype) -> None:
     x, target = torch.randn(4, 5).to(dtype), torch.randn(4, 5).to(dtype)

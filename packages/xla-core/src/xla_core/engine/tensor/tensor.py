@@ -311,9 +311,8 @@ def deep_copy(tensor: XLATensor, memo: dict[int, Any]) -> XLATensor:
 
 def render(tensor: XLATensor) -> str:
     """The usual text of a tensor, from one read of its values."""
-    without_transforms = DisableTransforms()  # of torch.func, which would wrap the copy
-    cpu = tensor.detach().cpu()
-    del without_transforms
+    with DisableTransforms():  # of torch.func, which would wrap the copy
+        cpu = tensor.detach().cpu()
     body = str(tensor_text(cpu)).rstrip()
     if not body.endswith(")"):
         return body

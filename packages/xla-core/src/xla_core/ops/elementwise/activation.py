@@ -106,7 +106,7 @@ def elu(x: jax.Array, alpha: Real = 1, scale: Real = 1, input_scale: Real = 1) -
 @wide("elu_backward", tensors=1, scalars=("alpha", "scale", "input_scale"))
 def elu_backward(grad: jax.Array, alpha: Real, scale: Real, input_scale: Real, is_result: bool, self_or_result: jax.Array) -> jax.Array:
     """elu_backward(Tensor grad_output, Scalar alpha, Scalar scale, Scalar input_scale, bool is_result, Tensor self_or_result) -> Tensor"""
-    x = cast(self_or_result, grad.dtype)
+    grad, x = broadcast(grad, cast(self_or_result, grad.dtype))
     wide_alpha, wide_scale, rate = (_const(value, x) for value in (alpha, scale, input_scale))
     coefficient = lax.mul(wide_alpha, wide_scale)
     slope = lax.add(x, coefficient) if is_result else lax.mul(coefficient, lax.exp(lax.mul(x, rate)))

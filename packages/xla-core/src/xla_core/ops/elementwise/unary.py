@@ -12,7 +12,7 @@ import torch
 from jax import lax
 
 from xla_core.ops.kernel import Function, Kernel, computing, copied, exact, register_kernel, scipy_special
-from xla_core.ops.promote import Number, as_array, cast, compute_dtype, finfo, is_complex, is_float, is_integral, real_dtype
+from xla_core.ops.promote import Number, as_array, broadcast, cast, compute_dtype, finfo, is_complex, is_float, is_integral, real_dtype
 from xla_core.ops.table import Context, op
 
 
@@ -252,7 +252,7 @@ def logit_clamped(ctx: Context, x: jax.Array, eps: Number | jax.Array | None = N
 @op("logit_backward", scalars=("eps",))
 def logit_backward(ctx: Context, grad: jax.Array, x: jax.Array, eps: Number | jax.Array | None = None) -> jax.Array:
     """logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor; outside [eps, 1 - eps] 0, or NaN without eps."""
-    grad, x = (cast(a, compute_dtype(ctx.dtype)) for a in (grad, x))
+    grad, x = broadcast(*(cast(a, compute_dtype(ctx.dtype)) for a in (grad, x)))
     low = as_array(0.0 if eps is None else eps, x.dtype)
     outside = (x < low) | (x > 1 - low)
     return cast(lax.select(outside, lax.full_like(x, math.nan if eps is None else 0), lax.div(grad, x * (1 - x))), ctx.dtype)

@@ -43,10 +43,10 @@ def _reduce(ctx: Context, values: jax.Array, reduction: int) -> jax.Array:
     return cast(lax.div(total, _const(values.size, total)) if reduction == Reduction.MEAN else total, ctx.dtype)
 
 
-def _weighted(grad: jax.Array, slope: jax.Array, reduction: int) -> jax.Array:
-    """The incoming gradient times the loss's own slope, and the mean's share."""
-    result = lax.mul(expand(cast(grad, slope.dtype), slope.shape), slope)
-    return lax.div(result, _const(slope.size, slope)) if reduction == Reduction.MEAN else result
+def _weighted(grad: jax.Array, slope: jax.Array, reduction: int, size: int) -> jax.Array:
+    """The incoming gradient times the loss's own slope, and the mean's share. size: elements of the input, as CPU torch counts them."""
+    result = lax.mul(*broadcast(cast(grad, slope.dtype), slope))
+    return lax.div(result, _const(size, result)) if reduction == Reduction.MEAN else result
 
 
 def _wide(ctx: Context, *tensors: jax.Array) -> list[jax.Array]:
@@ -73,7 +73,7 @@ def _pointwise_backward(name: str, scalars: tuple[str, ...] = ()) -> Callable[[C
     def add(slope: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         @op(name, scalars=scalars)
         def lowering(ctx: Context, grad: jax.Array, x: jax.Array, target: jax.Array, reduction: int, *parameters: Real) -> jax.Array:
-            return cast(_weighted(grad, slope(*_wide(ctx, x, target), *parameters), reduction), ctx.dtype)
+            return cast(_weighted(grad, slope(*_wide(ctx, x, target), *parameters), reduction, x.size), ctx.dtype)
 
         lowering.__doc__ = slope.__doc__
         return slope
@@ -165,9 +165,10 @@ def binary_cross_entropy_backward(
     ctx: Context, grad: jax.Array, x: jax.Array, target: jax.Array, weight: jax.Array | None = None, reduction: int = 1
 ) -> jax.Array:
     """binary_cross_entropy_backward(grad_output, self, target, Tensor? weight=None, int reduction=1) -> Tensor"""
+    size = x.size
     x, target = _wide(ctx, x, target)
     spread = lax.max(lax.mul(lax.sub(_const(1, x), x), x), _const(1e-12, x))
-    return cast(_weighted(grad, _times(lax.div(lax.sub(x, target), spread), weight), reduction), ctx.dtype)
+    return cast(_weighted(grad, _times(lax.div(lax.sub(x, target), spread), weight), reduction, size), ctx.dtype)
 
 
 @op("binary_cross_entropy_with_logits", autocast=Autocast.FLOAT32)
