@@ -17,7 +17,7 @@ def reports(start: Callable[..., Any]) -> Reports:
     return found
 
 
-@pytest.mark.parametrize("part", ["of_groups", "in_between", "grid", "pipeline", "collectives", "messages", "gradients"])
+@pytest.mark.parametrize("part", ["of_groups", "in_between", "grid", "pipeline", "collectives", "messages", "gradients", "versions"])
 def test_groups_behave_as_those_of_gloo(reports: Reports, part: str) -> None:
     for report in reports:
         assert report["xla"][part] == report["gloo"][part]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -253,7 +254,33 @@ def gradients(me: Member) -> dict[str, Any]:
     return found
 
 
-PARTS: tuple[Callable[[Member], Any], ...] = (of_groups, in_between, grid, pipeline, collectives, messages, gradients)
+def versions(me: Member) -> dict[str, bool]:
+    """Whether autograd sees each collective write to a tensor: what it made of it before may still be needed."""
+    zeros = partial(torch.zeros, device=me.device)
+    x, out, parts = zeros(4), zeros(4), [zeros(1) for _ in range(4)]
+    written: dict[str, tuple[torch.Tensor, Callable[[], Any]]] = {
+        "all_reduce": (x, lambda: dist.all_reduce(x)),
+        "broadcast": (x, lambda: dist.broadcast(x, 1)),
+        "broadcast of a view": (x, lambda: dist.broadcast(x[:2], 1)),
+        "reduce": (x, lambda: dist.reduce(x, 1)),
+        "recv": (x, lambda: {0: lambda: dist.send(zeros(4), 1), 1: lambda: dist.recv(x, 0)}.get(me.rank, tuple)()),
+        "scatter": (out, lambda: dist.scatter(out, [zeros(4)] * 4 if me.rank == 1 else None, 1)),
+        "all_to_all_single": (out, lambda: dist.all_to_all_single(out, x)),
+        "all_to_all_single, uneven": (out, lambda: dist.all_to_all_single(out, x, [1] * 4, [1] * 4)),
+        "all_gather": (parts[0], lambda: dist.all_gather(parts, zeros(1))),
+        "all_gather_into_tensor": (out, lambda: dist.all_gather_into_tensor(out, zeros(1))),
+        "reduce_scatter_tensor": (parts[0], lambda: dist.reduce_scatter_tensor(parts[0], x)),
+        "gather": (parts[0], lambda: dist.gather(zeros(1), parts if me.rank == 1 else None, 1)),
+    }
+    found = {}
+    for name, (tensor, collective) in written.items():
+        before = tensor._version
+        collective()
+        found[name] = tensor._version > before
+    return found
+
+
+PARTS: tuple[Callable[[Member], Any], ...] = (of_groups, in_between, grid, pipeline, collectives, messages, gradients, versions)
 
 
 def work(rank: int, folder: str) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _fill_from(tensor: torch.Tensor, received: torch.Tensor, name: str) -> None:
             f"recv into {tensor.dtype} of shape {tuple(tensor.shape)}: {name} is {received.dtype} of shape {tuple(received.shape)}"
         )
     with torch.no_grad():
-        tensor.copy_(received.reshape(tensor.shape))
+        tensor.data.copy_(received.reshape(tensor.shape))
 
 
 @cache

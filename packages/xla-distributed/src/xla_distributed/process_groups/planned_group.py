@@ -47,7 +47,7 @@ class PlannedProcessGroup(ProcessGroupXla):
             return super().allreduce(tensors, opts)
         op, scale = self._reduction(opts)
         for tensor, result in zip(listed, reduced_among_threads([known] * self.size(), ReduceOp(op), scale), strict=True):
-            tensor.copy_(result)
+            tensor.data.copy_(result)
         return RecordedWork(listed)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
@@ -82,5 +82,5 @@ class PlannedProcessGroup(ProcessGroupXla):
         if not own or known is None:
             return super().scatter(outputs, inputs, opts)
         for output, tensor in zip(outputs, known, strict=True):
-            output.copy_(tensor)
+            output.data.copy_(tensor)
         return RecordedWork(outputs)

@@ -33,15 +33,15 @@ def _pick(options: Any, name: str, default: Any) -> Any:
 
 
 def _on_device(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's data on the device; torch's object collectives bring CPU tensors."""
-    return tensor.detach().to("xla")
+    """The tensor's data on the device, which autograd does not see written to; torch's object collectives bring CPU tensors."""
+    return tensor.data.to("xla")
 
 
 def _copy_back(tensors: Tensors, moved: Tensors) -> None:
     """Copy results to those tensors that are not on the device themselves."""
     for tensor, result in zip(tensors, moved, strict=True):
         if tensor.device.type != "xla":
-            tensor.copy_(result)
+            tensor.data.copy_(result)
 
 
 def one_dim(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,9 +49,14 @@ def one_dim(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(1) if tensor.dim() == 0 else tensor
 
 
-def _fill(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+def _fill(output: torch.Tensor, result: torch.Tensor) -> None:
     with torch.no_grad():
-        return output.copy_(result.reshape(output.shape))
+        output.copy_(result.reshape(output.shape))
+
+
+def _receive(output: torch.Tensor, result: torch.Tensor) -> None:
+    """`_fill`, where gloo writes to the tensor itself instead of copying to it: the tensor's version stays."""
+    _fill(output.data, result)
 
 
 def _check_elements(collective: str, actual: int, expected: int) -> None:
@@ -248,7 +253,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         for tensor in tensors:
             reduced = xm.all_reduce(op, _on_device(tensor), scale=scale, groups=self.groups, pin_layout=False)
             if self.rank() == root:
-                _fill(tensor, reduced)
+                _receive(tensor, reduced)
         self._run_for_the_root()
         return RecordedWork(tensors)
 
@@ -284,7 +289,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         expected = [output.numel() for output in outputs]
         received = exchange_unlike([_on_device(tensor) for tensor in inputs], expected, self.mailbox.exchange, self.groups)
         for output, part in zip(outputs, received, strict=True):
-            _fill(output, part)
+            _receive(output, part)
         return RecordedWork(outputs)
 
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None) -> Work:
@@ -294,10 +299,10 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         if input_sizes or output_sizes:
             received = exchange_unlike(parts, [output_part.numel() for output_part in output_parts], self.mailbox.exchange, self.groups)
             for output_part, part in zip(output_parts, received, strict=True):
-                _fill(output_part, part)
+                _receive(output_part, part)
         else:
             _check_elements("all_to_all_single", output.numel(), tensor.numel())
-            _fill(output, xm.all_to_all(_on_device(tensor), 0, 0, self.size(), groups=self.groups, pin_layout=False))
+            _receive(output, xm.all_to_all(_on_device(tensor), 0, 0, self.size(), groups=self.groups, pin_layout=False))
         return RecordedWork([output])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
@@ -318,7 +323,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
             is_root = self.rank() == root
             stacked = torch.stack([_on_device(tensor) for tensor in inputs[index]]) if is_root else self._zeros_for(output)
             received = xm.all_to_all(stacked, 0, 0, self.size(), groups=self.groups, pin_layout=False)
-            _fill(output, received[root])
+            _receive(output, received[root])
         return RecordedWork(outputs)
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:

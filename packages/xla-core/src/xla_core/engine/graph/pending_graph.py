@@ -121,9 +121,13 @@ def _nobody() -> weakref.ref[Value]:
 
 # A dead reference: code that looks at a slot need not test for None first.
 NOBODY = _nobody()
-_FOREVER = Value()
-_FOREVER.pending_graph = None  # it is on no pending graph
-KEPT = weakref.ref(_FOREVER)  # stands for a holder outside: such a leaf is never donated
+
+
+class KeptRef(weakref.ref[Value]):
+    """A reference to the value of a leaf whose buffer somebody else holds, too: dead or alive, the leaf is never donated."""
+
+    __slots__ = ()
+
 
 NO_LIMIT = sys.maxsize
 
@@ -162,7 +166,7 @@ class PendingGraph:
         entries = self.entries
         slot = len(entries)
         entries.append(value.aval)
-        self.refs.append(KEPT if value.shared else _ref(value))
+        self.refs.append(KeptRef(value) if value.shared else _ref(value))
         self.input_data[slot] = buffer
         value.pending_graph = self
         value.slot = slot

@@ -7,7 +7,7 @@ from typing import Any
 
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import Entry, aval_at, operation_at, result_slots
-from xla_core.engine.graph.pending_graph import KEPT, PendingGraph, Value, buffers_made
+from xla_core.engine.graph.pending_graph import KeptRef, PendingGraph, Value, buffers_made
 
 
 def ancestors(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
@@ -88,7 +88,8 @@ def dead_leaves(pending_graph: PendingGraph) -> tuple[int, ...]:
     """
     entries, refs = pending_graph.entries, pending_graph.refs
     leaves: list[Any] = [slot for slot in pending_graph.input_data if type(entries[slot]) is Aval]
-    return tuple([index for index, slot in enumerate(leaves) if refs[slot]() is None and not entries[slot].small])
+    unheld = [(reference := refs[slot])() is None and type(reference) is not KeptRef for slot in leaves]
+    return tuple([index for index, slot in enumerate(leaves) if unheld[index] and not entries[slot].small])
 
 
 def results_of_side_effects(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
@@ -167,7 +168,7 @@ def set_aside(pending_graph: PendingGraph) -> None:
         value = pending_graph.refs[slot]()
         if value is not None and value.pending_graph is pending_graph and value.slot == slot:
             value.pending_graph, value.slot = None, -1
-            pending_graph.refs[slot] = KEPT
+            pending_graph.refs[slot] = KeptRef(value)
 
 
 def keep_live(pending_graph: PendingGraph) -> None:

@@ -13,7 +13,7 @@ import jax
 from xla_core.base.errors import DonatedError
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import result_slots
-from xla_core.engine.graph.pending_graph import KEPT, PendingGraph, Value, lose
+from xla_core.engine.graph.pending_graph import KeptRef, PendingGraph, Value, lose
 
 # By id: a buffer stays marked when its tensor is written to and a program still reads the buffer.
 _buffers: weakref.WeakValueDictionary[int, jax.Array] = weakref.WeakValueDictionary()
@@ -60,7 +60,7 @@ def any_marked() -> bool:
 def marked_leaves(pending_graph: PendingGraph, slots: list[int]) -> tuple[int, ...]:
     """Indices, among the leaves in `slots`, of those that are marked and not shared with the outside."""
     leaves = [slot for slot in slots if type(pending_graph.entries[slot]) is Aval]
-    flags = [id(pending_graph.input_data[slot]) in _buffers and pending_graph.refs[slot] is not KEPT for slot in leaves]
+    flags = [id(pending_graph.input_data[slot]) in _buffers and type(pending_graph.refs[slot]) is not KeptRef for slot in leaves]
     return tuple(index for index, marked in enumerate(flags) if marked)
 
 

@@ -13,7 +13,7 @@ from xla_core.base.metrics import Cause
 from xla_core.engine.graph.aval import aval_of
 from xla_core.engine.graph.cut import cut
 from xla_core.engine.graph.graph import Graph
-from xla_core.engine.graph.pending_graph import KEPT, Recorder, Value, buffer_value, computed_buffer, waits
+from xla_core.engine.graph.pending_graph import KeptRef, Recorder, Value, buffer_value, computed_buffer, waits
 from xla_core.engine.graph.selection import live_values
 from xla_core.engine.runtime import resharding
 from xla_core.engine.runtime.client import client, current_recorder, placement_of, recorder_of
@@ -50,7 +50,7 @@ def stored_buffer(tensor: torch.Tensor) -> tuple[Value, jax.Array]:
         pending_graph = value.recorder.pending_graph
         if value.pending_graph is pending_graph:
             # It may be a leaf already, and `shared` is looked at when a leaf enters.
-            pending_graph.refs[value.slot] = KEPT
+            pending_graph.refs[value.slot] = KeptRef(value)
         return value, buffer
 
 

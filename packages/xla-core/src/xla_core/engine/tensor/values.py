@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from xla_core.base.dtypes import natural_dtype
-from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value, computed_buffer
+from xla_core.engine.graph.pending_graph import KeptRef, Recorder, Value, buffer_value, computed_buffer
 from xla_core.engine.runtime.client import mend
 from xla_core.engine.runtime.sync import compute, read_many, read_number
 from xla_core.engine.runtime.transfer import download, put
@@ -30,10 +30,13 @@ def value_of(tensor: XLATensor) -> Value:
         with recorder.lock:
             pending_graph = recorder.pending_graph
             slot = pending_graph.read(pending_graph.adopt(storage_value), spec)
-            value = pending_graph.refs[slot]()
+            reference = pending_graph.refs[slot]
+            value = reference()
             if value is None:
                 value = pending_graph.define(recorder, slot, spec.aval)
                 value.buffer = pending_graph.input_data.get(slot)  # read before, by a tensor that is gone
+                if type(reference) is KeptRef:
+                    value.shared, pending_graph.refs[slot] = True, KeptRef(value)
     # Callers need not come through dispatch, which mends what it calls.
     except BaseException:
         mend()
