@@ -344,7 +344,7 @@ class Twins(RuleBasedStateMachine):
     @rule(data=st.data(), name=st.sampled_from(sorted(META_IN_PLACE)))
     def reshape_in_place(self, data: st.DataObject, name: str) -> None:
         pair = self.pick(data)
-        # Gradients of views of what is reshaped in place: torch makes such views again by the functions that made them (docs/differences.md).
+        # Torch makes views of what is reshaped in place again by the functions that made them (docs/differences.md).
         if not any(each.cpu._base is pair.cpu for each in self.pairs):
             self.both(lambda: META_IN_PLACE[name](pair.cpu), lambda: META_IN_PLACE[name](pair.xla), pair.bits)
 
