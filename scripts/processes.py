@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import selectors
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +26,12 @@ class NoAnswer(Exception):
 
 
 class Process:
-    """A process and its pipes. asked: how many lines it got. errors: where its stderr goes."""
+    """A process and its pipes. asked: how many lines it got. errors: where its stderr goes. Processes that it starts end with it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], errors: int | IO[bytes] = subprocess.DEVNULL) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, process_group=0
+        )
         self.asked = 0
 
     def ask(self, line: str, limit_s: float) -> Answer:
@@ -49,8 +54,7 @@ class Process:
         with selectors.DefaultSelector() as ready:
             ready.register(pipe, selectors.EVENT_READ)
             if not ready.select(limit_s):
-                self._process.kill()
-                self._process.wait()
+                self.kill()
                 raise NoAnswer(None)
         line = pipe.readline()
         if not line:
@@ -63,10 +67,15 @@ class Process:
         """Whether it has not ended."""
         return self._process.poll() is None
 
-    def stop(self) -> None:
-        """End the process, if it has not ended, and close its pipes."""
-        self._process.kill()
+    def kill(self) -> None:
+        """End the process and those that it has started, which may outlive it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def stop(self) -> None:
+        """`kill` it, and close its pipes."""
+        self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -91,6 +100,7 @@ def share_out(
         waiting.put(item)
     lock = threading.Lock()
     failed: list[BaseException] = []
+    started: list[_Asked] = []
 
     def serve() -> None:
         process: _Asked | None = None
@@ -104,9 +114,11 @@ def share_out(
                     if process is not None:
                         process.stop()
                     process = start()
+                    started.append(process)
                 answer = ask(process, item)
                 with lock:
-                    done(item, answer)
+                    if not failed:
+                        done(item, answer)
         except BaseException as error:  # raised below, in the caller's thread
             failed.append(error)
         finally:
@@ -116,7 +128,14 @@ def share_out(
     threads = [threading.Thread(target=serve) for _ in range(min(workers, len(items)))]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # Ctrl-C, which processes in groups of their own do not hear
+        failed.append(error)
+        for process in started:
+            if process.alive:
+                process.kill()
+        raise
     if failed:
         raise failed[0]

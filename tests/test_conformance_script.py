@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import subprocess
@@ -14,7 +15,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
-import os, time, torch
+import fcntl, os, time, torch
 from torch.testing._internal.common_device_type import dtypes, expectedFailureXLA, instantiate_device_type_tests, onlyCPU, skipXLA
 from torch.testing._internal.common_methods_invocations import binary_ufuncs_and_refs  # torch 2.6 has it
 from torch.testing._internal.common_utils import TestCase
@@ -44,6 +45,9 @@ class TestSome(TestCase):
 
     def test_takes_long(self, device):
         if "xla" in device:
+            held = open("held", "w")
+            fcntl.flock(held, fcntl.LOCK_EX)
+            os.fork()  # a process of the test, as its ranks are
             time.sleep(600)
 
     def test_skips(self, device):
@@ -191,6 +195,11 @@ def test_what_becomes_of_tests_is_told_apart(folder: Path) -> None:
     assert some["failed"] == {"AssertionError: String comparison failed: 'xla' != 'cpu'": 3, "ended": 1, "timeout": 1, PLANTED: 1}
     assert some["refused"] == {"sparse": 1} and some["not_on_cpu"] == {"failed": 1}
     assert some["skipped"] == {"not there": 1, "Only runs on cpu": 1, "not made for other devices": 1}
+
+
+def test_processes_of_a_test_that_takes_too_long_end_with_it(folder: Path) -> None:
+    with (folder / "held").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_file_that_cannot_be_loaded_says_so(folder: Path) -> None:
