@@ -10,6 +10,7 @@ from pathlib import Path
 
 from xla_core.base import config
 from xla_core.base.private_jax import jaxlib_version
+from xla_core.base.processor import instruction_sets
 from xla_core.engine.compile.options import compiler_options
 from xla_core.engine.placement.target import Target
 
@@ -68,14 +69,10 @@ def _native_libraries(platform: str) -> list[str]:
     return digests
 
 
-def _processor(described: Path = Path("/proc/cpuinfo")) -> str:
-    """Instruction sets of this processor: programs for the CPU are native code. described: the kernel's file about it."""
-    try:
-        rows = described.read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    flags = next((row for row in rows if row.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()}"
+def _processor() -> str:
+    """Instruction sets of this processor: programs for the CPU are native code."""
+    sets = " ".join(sorted(instruction_sets()))
+    return f"{platform.machine()} {hashlib.sha256(sets.encode()).hexdigest() if sets else platform.processor()}"
 
 
 @cache

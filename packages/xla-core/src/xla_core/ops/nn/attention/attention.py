@@ -15,6 +15,7 @@ import torch
 from jax import lax
 
 from xla_core.base.errors import UnsupportedOperationError
+from xla_core.ops.cpu import attention as cpu_attention
 from xla_core.ops.cpu import staged
 from xla_core.ops.facts import Autocast
 from xla_core.ops.linalg.matmul import contract, matrix_product
@@ -165,6 +166,34 @@ def attend_backward(
     return to_query, _summed_to(ctx, to_key, shapes[0]), _summed_to(ctx, to_value, shapes[1]), to_scores
 
 
+def _attended(
+    ctx: Context, query: jax.Array, key: jax.Array, value: jax.Array, mask: Maybe, is_causal: bool, scale: float | None
+) -> tuple[jax.Array, jax.Array]:
+    """(output, logsumexp), in the way that is fastest on the platform."""
+    if cpu_attention.in_blocks(ctx, query, key, value, mask):
+        return cpu_attention.attend(query, key, value, mask, is_causal, _scale(query, scale))
+    output, _, logsumexp = attend(ctx, query, key, value, mask, is_causal, scale)
+    return output, logsumexp
+
+
+def _gradients(
+    ctx: Context,
+    grad: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: Maybe,
+    output: jax.Array,
+    logsumexp: jax.Array,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[jax.Array, ...]:
+    """Gradients of query, key and value, in the way that is fastest on the platform."""
+    if cpu_attention.in_blocks(ctx, query, key, value, mask):
+        return cpu_attention.attend_backward(grad, query, key, value, mask, output, logsumexp, is_causal, _scale(query, scale))
+    return attend_backward(ctx, grad, query, key, value, mask, output, logsumexp, is_causal, scale)[:3]
+
+
 def _as_inferred(ctx: Context, index: int, value: jax.Array) -> jax.Array:
     out = ctx.out[index]
     return value if out is None else lax.reshape(cast(value, np.dtype(out.dtype)), out.shape)
@@ -205,7 +234,7 @@ def fused_attention(
 ) -> tuple[Maybe, ...]:
     """_scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias?, ...) -> (output, logsumexp, unused)"""
     _no_dropout(dropout_p)
-    output, _, logsumexp = attend(ctx, query, key, value, attn_bias, is_causal, scale)
+    output, logsumexp = _attended(ctx, query, key, value, attn_bias, is_causal, scale)
     unused = [None if out is None else lax.full(out.shape, 0, out.dtype) for out in ctx.out[2:]]
     return _as_inferred(ctx, 0, output), _as_inferred(ctx, 1, logsumexp), *unused
 
@@ -234,10 +263,13 @@ def fused_attention_backward(
 ) -> tuple[Maybe, ...]:
     """_scaled_dot_product_fused_attention_overrideable_backward(...) -> gradients of query, key, value and attn_bias"""
     _no_dropout(dropout_p)
-    *found, to_scores = attend_backward(ctx, grad, query, key, value, attn_bias, out, logsumexp, is_causal, scale)
-    if attn_bias is not None:
-        found.append(_summed_to(ctx, to_scores, attn_bias.shape))
-    return tuple(None if inferred is None else _as_inferred(ctx, i, found[i]) for i, inferred in enumerate(ctx.out))
+    operands = (grad, query, key, value, attn_bias, out, logsumexp, is_causal, scale)
+    if attn_bias is not None and grad_input_mask[3]:
+        *gradients, to_scores = attend_backward(ctx, *operands)
+        gradients.append(_summed_to(ctx, to_scores, attn_bias.shape))
+    else:
+        gradients = list(_gradients(ctx, *operands))
+    return tuple(None if inferred is None else _as_inferred(ctx, i, gradients[i]) for i, inferred in enumerate(ctx.out))
 
 
 def _flash_attention_results(query: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -263,7 +295,7 @@ def flash_attention(
 ) -> tuple[jax.Array, jax.Array]:
     """_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, *, attn_mask?, scale?) -> (output, logsumexp)"""
     _no_dropout(dropout_p)
-    output, _, logsumexp = attend(ctx, query, key, value, attn_mask, is_causal, scale)
+    output, logsumexp = _attended(ctx, query, key, value, attn_mask, is_causal, scale)
     return _as_inferred(ctx, 0, output), _as_inferred(ctx, 1, logsumexp)
 
 
@@ -284,5 +316,5 @@ def flash_attention_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """_scaled_dot_product_flash_attention_for_cpu_backward(...) -> gradients of query, key, value"""
     _no_dropout(dropout_p)
-    found = attend_backward(ctx, grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale)
-    return _as_inferred(ctx, 0, found[0]), _as_inferred(ctx, 1, found[1]), _as_inferred(ctx, 2, found[2])
+    gradients = _gradients(ctx, grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale)
+    return _as_inferred(ctx, 0, gradients[0]), _as_inferred(ctx, 1, gradients[1]), _as_inferred(ctx, 2, gradients[2])
