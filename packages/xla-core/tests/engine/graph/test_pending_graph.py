@@ -11,7 +11,7 @@ import torch
 from xla_core.base.errors import ExecutionError, UnsupportedDtypeError
 from xla_core.engine.graph.aval import aval_of
 from xla_core.engine.graph.entries import FLOAT_FIXED, FLOAT_INPUT, INT_INPUT, ScalarInput, ScalarKind
-from xla_core.engine.graph.pending_graph import BLANK, KEPT, PendingGraph, Recorder, Value, blank_value, buffer_value
+from xla_core.engine.graph.pending_graph import BLANK, KeptRef, PendingGraph, Recorder, Value, blank_value, buffer_value
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.tensor import views
 
@@ -56,8 +56,8 @@ def test_who_lets_go_of_a_leaf_gives_it_away_unless_it_is_shared() -> None:
     for value in (mine, shared):
         owner.pending_graph.adopt(value)
     del mine, shared, value
-    assert owner.pending_graph.refs[0]() is None
-    assert owner.pending_graph.refs[1] is KEPT and owner.pending_graph.refs[1]() is not None
+    assert owner.pending_graph.refs[0]() is None and type(owner.pending_graph.refs[0]) is not KeptRef
+    assert owner.pending_graph.refs[1]() is None and type(owner.pending_graph.refs[1]) is KeptRef
 
 
 def test_a_value_without_a_buffer_has_failed() -> None:

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
+import torch_xla
 from xla_core.base.errors import LoweringError
 
 # torch itself, when it first computes a tangent, and in linearize
@@ -140,3 +141,5 @@ def test_a_text_that_fails_leaves_transforms_as_they_were(custom_op: Callable[..
         repr(broken)
     x = torch.arange(6.0, device="xla").reshape(2, 3)
     assert vmap(vmap(lambda number: number * 2))(x).tolist() == [[0, 2, 4], [6, 8, 10]], kept
+    with pytest.raises(LoweringError, match="not lowered today"):
+        torch_xla.sync()  # what cannot be computed is pending no more
