@@ -20,6 +20,7 @@ from jax import lax
 from xla_core.base.processor import multiplies_bfloat16
 from xla_core.ops.axes import has_open_sizes
 from xla_core.ops.cpu.in_memory import one_cpu
+from xla_core.ops.cpu.staged import divisor
 from xla_core.ops.promote import cast, compute_dtype, expand, full
 from xla_core.ops.table import Context
 
@@ -55,7 +56,7 @@ class _Problem:
     def group(self, rows: int, keys: int, biased: bool) -> int:
         """How many heads have so many scores together as a block should: of one batch where the bias may differ among batches."""
         most = max(1, _BLOCK // (self.repeats * rows * keys))
-        return _divisor(self.heads_of_batch if biased else self.heads, most)
+        return divisor(self.heads_of_batch if biased else self.heads, most)
 
     def parts(self, size: int) -> list[tuple[int, int]]:
         """Queries, or keys, cut where a causal mask makes it worth while."""
@@ -114,7 +115,7 @@ def attend_backward(
     parts = problem.parts(seen)
     group = problem.group(problem.rows, parts[0][1], bias is not None)
     if bias is not None:
-        logsumexp = _finite(logsumexp)
+        logsumexp = finite(logsumexp)
 
     def one_group(operands: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         turn, d, q, k, v, o, sums = operands
@@ -128,16 +129,16 @@ def attend_backward(
             to_keys.append(to_key)
             to_values.append(to_value)
         rest = problem.keys - seen
-        for gradients, like in ((to_keys, k), (to_values, v)):
-            if rest:
-                gradients.append(lax.full((group, rest, like.shape[-1]), 0, gradients[0].dtype))
+        if rest:
+            for pieces, like in ((to_keys, k), (to_values, v)):
+                pieces.append(lax.full((group, rest, like.shape[-1]), 0, pieces[0].dtype))
         results = (_summed_from([low for low, _ in parts], to_queries), lax.concatenate(to_keys, 1), lax.concatenate(to_values, 1))
         return tuple(cast(x, like.dtype) for x, like in zip(results, (q, k, v), strict=True))
 
     by_head = [_by_head(problem, x) for x in (grad, query, output)]
     sums = lax.reshape(logsumexp, (problem.heads, problem.repeats, problem.rows))
-    found = _over_groups(one_group, problem.heads, group, by_head[0], by_head[1], *_flat(key, value), by_head[2], sums)
-    return tuple(lax.reshape(x, like.shape) for x, like in zip(found, (query, key, value), strict=True))  # type: ignore[return-value]
+    gradients = _over_groups(one_group, problem.heads, group, by_head[0], by_head[1], *_flat(key, value), by_head[2], sums)
+    return tuple(lax.reshape(x, like.shape) for x, like in zip(gradients, (query, key, value), strict=True))  # type: ignore[return-value]
 
 
 def _summed_from(starts: list[int], parts: list[jax.Array]) -> jax.Array:
@@ -267,7 +268,7 @@ def _attend_part(
         if problem.is_causal:
             scores = _hide_later(scores, start, 0, turn, rows=2, keys=3)
         top = _folded(lax.max, lax.reduce_max, scores)
-        level = top if bias is None else _finite(top)
+        level = top if bias is None else finite(top)
         weights = lax.exp(lax.sub(scores, _beside(level, scores, (0, 1, 2))))
         total = _folded(lax.add, lax.reduce_sum, weights)
         logsumexp = lax.add(level, lax.log(total))
@@ -278,7 +279,7 @@ def _attend_part(
 
     if count == 1:
         return block(low)
-    output, logsumexp = lax.map(lambda turn: block(turn * size + low), lax.iota(np.int32, count))
+    output, logsumexp = lax.map(lambda index: block(index * size + low), lax.iota(np.int32, count))
     return _joined(output, 2), _joined(logsumexp, 2)
 
 
@@ -343,7 +344,7 @@ def _hide_later(scores: jax.Array, row: int | jax.Array, key: int | jax.Array, t
     return lax.select(later, full(-math.inf, scores.shape, scores.dtype), scores)
 
 
-def _finite(x: jax.Array) -> jax.Array:
+def finite(x: jax.Array) -> jax.Array:
     """`x` with 0 for -inf: what to subtract from a row that is masked throughout."""
     return lax.select(lax.eq(x, full(-math.inf, x.shape, x.dtype)), lax.full_like(x, 0), x)
 
@@ -362,8 +363,3 @@ def _folded(combine: Callable[[jax.Array, jax.Array], jax.Array], rest: Callable
             pieces.append(lax.slice_in_dim(x, 2 * half, None, axis=last))
         x = combine(lax.slice_in_dim(x, 0, half, axis=last), lax.slice_in_dim(x, half, 2 * half, axis=last))
     return reduce(combine, [rest(piece, (last,)) for piece in (x, *pieces)])
-
-
-def _divisor(size: int, most: int) -> int:
-    """The largest divisor of `size` up to `most`."""
-    return next(part for part in range(min(size, most), 0, -1) if size % part == 0)

@@ -69,7 +69,7 @@ def _kept(x: jax.Array) -> jax.Array:
 def _step(reduce: Reducer, x: jax.Array, dims: list[int]) -> jax.Array:
     """`reduce` over `dims`, of which only a single one can be longer than a step."""
     dim = dims[-1]
-    while len(dims) == 1 and x.shape[dim] > _STEP and (part := _divisor(x.shape[dim], _STEP)) > 1:
+    while len(dims) == 1 and x.shape[dim] > _STEP and (part := divisor(x.shape[dim], _STEP)) > 1:
         split = lax.reshape(x, (*x.shape[:dim], x.shape[dim] // part, part, *x.shape[dim + 1 :]))
         x = _kept(reduce(split, [dim + 1]))
     return _kept(reduce(x, dims))
@@ -78,11 +78,11 @@ def _step(reduce: Reducer, x: jax.Array, dims: list[int]) -> jax.Array:
 def _last(reduce: Reducer, x: jax.Array) -> jax.Array:
     """`reduce` over the last dimension, elements that lie apart first."""
     dim = x.ndim - 1
-    while (part := _divisor(x.shape[dim], min(_STEP, x.shape[dim] // _LANES))) > 1:
+    while (part := divisor(x.shape[dim], min(_STEP, x.shape[dim] // _LANES))) > 1:
         x = _kept(reduce(lax.reshape(x, (*x.shape[:dim], part, x.shape[dim] // part)), [dim]))
     return reduce(x, [dim])
 
 
-def _divisor(size: int, limit: int) -> int:
+def divisor(size: int, limit: int) -> int:
     """The largest divisor of `size` up to `limit`, or 1."""
     return next((part for part in range(limit, 1, -1) if size % part == 0), 1)

@@ -86,11 +86,6 @@ def _sees_nothing(scores: jax.Array, mask: Maybe) -> bool:
     return mask is not None or scores.shape[-1] == 0
 
 
-def _finite(x: jax.Array) -> jax.Array:
-    """`x` with 0 for -inf: what to subtract from a row that is masked throughout."""
-    return lax.select(lax.eq(x, full(-math.inf, x.shape, x.dtype)), lax.full_like(x, 0), x)
-
-
 def _over_keys(row: jax.Array, like: jax.Array) -> jax.Array:
     """One value per query over a trailing dimension."""
     return lax.broadcast_in_dim(row, like.shape, range(row.ndim))
@@ -101,7 +96,7 @@ def _weights(ctx: Context, scores: jax.Array, mask: Maybe) -> tuple[jax.Array, j
     last = scores.ndim - 1
     top, guarded = staged.largest(ctx, scores, (last,)), _sees_nothing(scores, mask)
     if guarded:
-        top = _finite(top)
+        top = cpu_attention.finite(top)
     weights = lax.exp(lax.sub(scores, _over_keys(top, scores)))
     total = staged.total(ctx, weights, (last,))
     logsumexp = lax.add(top, lax.log(total))
@@ -153,7 +148,7 @@ def attend_backward(
     scores = _scores(query, key, mask, is_causal, factor)
     logsumexp = lax.reshape(logsumexp, scores.shape[:-1])
     if _sees_nothing(scores, mask):
-        logsumexp = _finite(logsumexp)
+        logsumexp = cpu_attention.finite(logsumexp)
     weights = lax.exp(lax.sub(scores, _over_keys(logsumexp, scores)))
     rows, batch = scores.ndim - 2, tuple(range(scores.ndim - 2))
     to_value = contract(cast(weights, dtype), grad, ((rows,), (rows,)), (batch, batch))
