@@ -14,7 +14,7 @@ import torch_xla
 from xla_core.base import config, metrics
 from xla_core.base.errors import LoweringError
 from xla_core.base.metrics import Cause, CompileEvent
-from xla_core.engine.runtime import faults, turns
+from xla_core.engine.runtime import faults, turns, uploads
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.runtime.executor import wait_all
 
@@ -231,6 +231,86 @@ def test_a_region_that_is_to_be_one_program_is_not_cut(counts: Counts) -> None:
     wait_all()
     assert counts.ExecuteComputation == 1
     assert state.tolist() == [2.0 * LIMIT] * 3
+
+
+def part_of_memory(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    monkeypatch.setattr(uploads, "_part", lambda recorder: nbytes)
+
+
+def fitted(device: str, steps: int, most: Callable[[], None] = lambda: None) -> torch.Tensor:
+    """A weight after steps of gradient descent without a sync, each over 4,000 bytes that it moves to the device."""
+    weight = torch.zeros(10, device=device, requires_grad=True)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        x = torch.randn(100, 10, generator=generator).to(device)
+        ((x @ weight - 1) ** 2).mean().backward()
+        most()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad  # type: ignore[operator]
+            weight.grad = None
+    return weight.detach().cpu()
+
+
+def test_inputs_of_a_loop_without_a_sync_are_not_all_held(compiled: list[CompileEvent], monkeypatch: pytest.MonkeyPatch) -> None:
+    part_of_memory(monkeypatch, 20_000)
+    most = 0
+
+    def look() -> None:
+        nonlocal most
+        most = max(most, sum(data.nbytes for data in current_recorder().pending_graph.input_data.values() if hasattr(data, "nbytes")))
+
+    torch.testing.assert_close(fitted("xla", 60, look), fitted("cpu", 60), rtol=1e-4, atol=1e-5)
+    assert most < 30_000
+    assert len(compiled) <= 4
+
+
+def test_inputs_of_an_evaluation_are_not_all_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    part_of_memory(monkeypatch, 20_000)
+    model = nn.Linear(10, 3)
+
+    def evaluated(device: str) -> tuple[torch.Tensor, int]:
+        model.to(device)
+        generator = torch.Generator().manual_seed(1)
+        right, most = torch.zeros((), device=device, dtype=torch.int64), 0
+        with torch.no_grad():
+            for _ in range(100):
+                x, y = torch.randn(100, 10, generator=generator), torch.randint(3, (100,), generator=generator)
+                right += (model(x.to(device)).argmax(1) == y.to(device)).sum()
+                most = max(most, entries())
+        return right.cpu(), most
+
+    (right, most), (expected, _) = evaluated("xla"), evaluated("cpu")
+    assert torch.equal(right, expected)
+    assert most < 40 * 8, "40 turns of about 8 entries"
+
+
+def test_a_model_that_fills_the_memory_is_moved_in_whole(counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
+    part_of_memory(monkeypatch, 1000)
+    layers = nn.Sequential(*[nn.Linear(20, 20) for _ in range(10)]).to("xla")
+    with torch.no_grad():
+        result = layers(torch.ones(2, 20, device="xla"))
+    assert counts.ExecuteComputation == 0
+    torch_xla.sync()
+    assert counts.ExecuteComputation == 1
+    assert result.shape == (2, 20)
+
+
+def test_a_region_that_is_to_be_one_program_holds_its_inputs(counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
+    part_of_memory(monkeypatch, 20_000)
+
+    @torch_xla.compile(full_graph=True)  # type: ignore[untyped-decorator]
+    def region() -> torch.Tensor:
+        total = torch.zeros(10, device="xla")
+        for number in range(60):
+            total = total + torch.full((100, 10), number, device="cpu").to("xla").sum(0)
+        return total
+
+    torch_xla.sync()
+    counts.restart()
+    total = region()
+    wait_all()
+    assert counts.ExecuteComputation == 1
+    assert total.tolist() == [100.0 * sum(range(60))] * 10
 
 
 def test_no_limit(counts: Counts) -> None:

@@ -136,9 +136,10 @@ class PendingGraph:
     """Entries by slot, weak references to the values defined there, and the data of leaves and scalar inputs.
 
     limit: with more entries than this, recording runs some of them (engine/runtime/pending_limit.py).
+    uploaded: bytes since it began, or since a part of it ran (engine/runtime/uploads.py).
     """
 
-    __slots__ = ("entries", "input_data", "filled", "kept", "limit", "lines", "partly_run", "reads", "refs")
+    __slots__ = ("entries", "input_data", "filled", "kept", "limit", "lines", "partly_run", "reads", "refs", "uploaded")
 
     is_body = False  # True: the body of an operation that is recorded elsewhere
 
@@ -152,6 +153,7 @@ class PendingGraph:
         self.filled: list[tuple[weakref.ref[Any], int, Any]] = []  # storages made by filling: see engine/graph/state.py
         self.partly_run = False  # reads have left operations that the step may not need
         self.kept = 0  # entries left by the last compaction
+        self.uploaded = 0
 
     def adopt(self, value: Value) -> int:
         """The slot of `value` on this pending graph; a value that was computed before enters as a leaf."""
@@ -321,10 +323,10 @@ class Recorder:
 
     limit: of its next pending graphs. loop: the loop without syncs that it is recording, once one was found.
     seed: the random state, which advances on the host (rng.py), so that reading it runs nothing. tape: watches the programs that run while
-    a step is captured. steps: syncs so far.
+    a step is captured. steps: syncs so far. uploaded: bytes for programs that may not have run yet (engine/runtime/uploads.py).
     """
 
-    __slots__ = ("device", "eager", "index", "limit", "lock", "loop", "pending_graph", "seed", "steps", "tape")
+    __slots__ = ("device", "eager", "index", "limit", "lock", "loop", "pending_graph", "seed", "steps", "tape", "uploaded")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -337,6 +339,7 @@ class Recorder:
         self.loop: Loop | None = None
         self.tape: RunObserver | None = None
         self.steps = 0
+        self.uploaded = 0
 
     def set_seed(self, seed: int) -> None:
         """Set the random state. Raises ValueError for anything but a non-negative 64-bit integer."""

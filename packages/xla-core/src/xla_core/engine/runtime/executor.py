@@ -21,7 +21,7 @@ from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.graph.selection import set_aside
 from xla_core.engine.placement.placement import Placement
-from xla_core.engine.runtime import faults
+from xla_core.engine.runtime import faults, uploads
 from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
 from xla_core.engine.runtime.interrupts import uninterrupted
@@ -150,6 +150,8 @@ def launch(
     if token.ndim and placement.target.attached:
         faults.expect(recorder, token, graph, program.built, placement)
     _measure(recorder, program, token, begin, placement.is_mesh, cause, line)
+    if uploads.run_ahead(recorder):
+        _catch_up(recorder, token)
     return results
 
 
@@ -186,6 +188,20 @@ def _measure(
     called = time.perf_counter_ns() - begin
     metric = "ExecuteReplicatedTime" if is_mesh else "ExecuteTime"
     measure(Launched(recorder.index, token, begin, time.time() - called * 1e-9, metric, event), called)
+
+
+_marks: dict[Recorder, jax.Array] = {}
+
+
+def _catch_up(recorder: Recorder, token: jax.Array) -> None:
+    """Mark a program that was launched, and wait for the one marked before: programs that have not run hold what was uploaded for them."""
+    earlier = _marks.get(recorder)
+    _marks[recorder] = token
+    if earlier is not None:
+        try:
+            earlier.block_until_ready()
+        except RuntimeError:
+            return  # `wait`, or the read of a result, tells of a program that failed
 
 
 def last_launched(recorder: Recorder) -> jax.Array | None:

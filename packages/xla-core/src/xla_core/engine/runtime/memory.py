@@ -44,6 +44,11 @@ def memory_use(recorder: Recorder) -> MemoryUse:
     return MemoryUse(used, peak.seen, limit)
 
 
+def memory_limit(recorder: Recorder) -> int:
+    """Bytes that a device has in total: on hardware that reports none, as the CPU, the physical memory."""
+    return _limit(client.jax_device(recorder).memory_stats() or {})
+
+
 def reset_peak(recorder: Recorder) -> None:
     """Count the peak from now on."""
     used, counted, _ = _measured(recorder)
@@ -54,8 +59,11 @@ def _measured(recorder: Recorder) -> tuple[int, int, int]:
     device = client.jax_device(recorder)
     stats = device.memory_stats() or {}
     used = int(stats.get("bytes_in_use", 0)) if stats else _live_bytes(device)
-    limit = int(stats.get("bytes_limit", 0)) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return used, int(stats.get("peak_bytes_in_use", 0)), limit
+    return used, int(stats.get("peak_bytes_in_use", 0)), _limit(stats)
+
+
+def _limit(stats: dict[str, int]) -> int:
+    return int(stats.get("bytes_limit", 0)) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _live_bytes(device: jax.Device) -> int:

@@ -8,7 +8,7 @@ from xla_core.base.errors import XlaError
 from xla_core.base.metrics import Cause
 from xla_core.engine.graph.loop import Loop
 from xla_core.engine.graph.pending_graph import PendingGraph, Recorder, Value
-from xla_core.engine.runtime import faults, turns
+from xla_core.engine.runtime import faults, turns, uploads
 from xla_core.engine.runtime.source_location import asking_line
 from xla_core.engine.runtime.sync import compute, reads_forbidden, run_live
 
@@ -29,7 +29,7 @@ def relieve(recorder: Recorder, values: Sequence[Value]) -> None:
         if len(pending_graph.entries) <= pending_graph.limit:
             return  # done by another thread
         if reads_forbidden() or not turns.may_run(recorder, pending_graph):
-            pending_graph.limit *= 2
+            pending_graph.limit = max(turns.limit(), 2 * len(pending_graph.entries))
         elif recorder.loop is None:
             _reduce(recorder, pending_graph)
         else:
@@ -39,14 +39,15 @@ def relieve(recorder: Recorder, values: Sequence[Value]) -> None:
 def _reduce(recorder: Recorder, pending_graph: PendingGraph) -> None:
     """Drop dead operations; if that frees little, run the turns of a loop, or everything if no loop is found in a long program."""
     entries, allowed = len(pending_graph.entries), turns.limit()
-    far = entries >= _FOR_A_LOOP * allowed
+    far = entries >= _FOR_A_LOOP * allowed or uploads.much(recorder)
     pending_graph.partly_run = True
     turns.drop_dead(pending_graph)
     if 2 * len(pending_graph.entries) <= entries:
-        pending_graph.limit = max(allowed, 2 * len(pending_graph.entries))
+        pending_graph.limit, pending_graph.uploaded = max(allowed, 2 * len(pending_graph.entries)), 0
         return
     try:
         if turns.run_turns(recorder, pending_graph, layers=far):
+            pending_graph.uploaded = 0
             return
     except XlaError:  # run_live runs all that can run, and raises the error
         run_live(recorder, pending_graph, Cause.PENDING_LIMIT, asking_line())
@@ -54,7 +55,7 @@ def _reduce(recorder: Recorder, pending_graph: PendingGraph) -> None:
     if far:
         run_live(recorder, pending_graph, Cause.PENDING_LIMIT, asking_line())
     else:
-        pending_graph.limit = 2 * entries
+        pending_graph.limit = max(allowed, 2 * entries)
 
 
 def _follow(recorder: Recorder, pending_graph: PendingGraph, loop: Loop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from functools import cache
@@ -22,6 +23,7 @@ from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
 from xla_core.engine.placement.placement import OneDevice
 from xla_core.engine.placement.planned import MOST_KNOWN, PlannedBuffer, stand_in
 from xla_core.engine.placement.target import Target
+from xla_core.engine.runtime import uploads
 from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
 from xla_core.engine.runtime.resharding import AnnotatedStorage, buffer_sharding, reshard
@@ -65,6 +67,7 @@ def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Shar
     with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
         array = to_numpy(tensor).astype(aval.physical, copy=False) if given else copied(tensor, aval.physical)
         buffer = transfer.buffer = put(array, recorder, sharding)
+    uploads.note(recorder, aval.nbytes if sharding is None else math.prod(sharding.shard_shape(buffer.shape)) * buffer.dtype.itemsize)
     return buffer_value(recorder, aval, buffer)
 
 
