@@ -15,7 +15,7 @@ aten = torch.ops.aten
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 17.25, -40.0, 88.0, 1e-3, 1e6, -1e6, math.inf, -math.inf, math.nan]
 NAMES = sorted((set(unary.KERNELS) - {"clone"}) | set(unary.PREDICATES))
 COMPLEX = (
-    "abs acos acosh angle asin asinh atan atanh cos cosh exp isinf isnan log log10 log2 "
+    "abs acos acosh angle asin asinh atan atanh cos cosh exp expm1 isinf isnan log log10 log2 "
     "neg reciprocal rsqrt sgn sigmoid sin sinh sqrt tan tanh"
 )
 WHOLE = torch.tensor([[0, 1, -1, 7], [-128, 127, 50, -3]])
@@ -62,6 +62,15 @@ def test_complex(name: str) -> None:
     real, imag = torch.meshgrid(torch.tensor([-2.0, -0.3, 0.4, 1.7]), torch.tensor([-1.5, 0.2, 3.0]), indexing="ij")
     check_lowering(overload(name), torch.complex(real, imag))
     check_lowering(overload(name), torch.complex(real.double(), imag.double()))
+
+
+@pytest.mark.parametrize("name", ["cos", "cosh", "expm1", "sin", "sinh", "tan", "tanh"])
+def test_complex_near_zeros_and_poles(name: str) -> None:
+    near = torch.tensor([-0.02, -1e-3, 1e-4, 0.016, 0.3, 7.5]).repeat(2)
+    turns = torch.arange(-6, 6) * (math.pi / 2) + near
+    values = torch.cat([torch.complex(near[:, None], turns[None]).flatten(), torch.complex(turns[:, None], near[None]).flatten()])
+    (got,) = lower_once(overload(name), overload(name)(values), values)
+    torch.testing.assert_close(got.to(torch.complex128), overload(name)(values.to(torch.complex128)), rtol=5e-7, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (2, 3, 1)])
