@@ -206,19 +206,6 @@ def test_the_root_wheel_is_metadata_only(wheels: dict[str, Wheel]) -> None:
         assert wheel.metadata["Version"] in root.requirements[wheel.metadata["Name"]].specifier
 
 
-@pytest.mark.parametrize("name", [folder.name for folder in PACKAGES])
-def test_a_package_works_with_the_core_alone(name: str, wheels: dict[str, Wheel], tmp_path: Path) -> None:
-    site = install(tmp_path, *(wheels[each] for each in sorted({"xla-core", name})))
-    module = name.replace("-", "_")
-    code = (
-        f"import pathlib, torch, torch_xla, {module}\n"
-        f"for found in (torch_xla, {module}):\n"
-        "    print(pathlib.Path(found.__file__).parents[1] == pathlib.Path.cwd())\n"
-        "print((torch.ones(3, device='xla') + 1).tolist())\n"
-    )
-    assert run_apart(site, code).splitlines() == ["True", "True", "[2.0, 2.0, 2.0]"]
-
-
 def test_every_module_of_the_core_imports(wheels: dict[str, Wheel], tmp_path: Path) -> None:
     site = install(tmp_path, wheels["xla-core"])
     names = sorted(

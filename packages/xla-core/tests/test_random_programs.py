@@ -114,7 +114,7 @@ def check(chance: random.Random, length: int) -> None:
 CHANCE, LENGTH = st.randoms(use_true_random=False), st.integers(30, 80)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=400)
 @given(CHANCE, LENGTH)
 def test_random_programs_are_recorded_as_the_cpu_runs_them(chance: random.Random, length: int) -> None:
     with graphs_by_torch():

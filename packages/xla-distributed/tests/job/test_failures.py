@@ -83,7 +83,9 @@ def test_the_traceback_of_the_replica_that_failed_comes_first(start: Start, case
     assert "Process 0 terminated" not in err
 
 
-@pytest.mark.parametrize("case", ["absent", "absent_at_first", "absent_at_rendezvous"])
+@pytest.mark.parametrize(
+    "case", ["absent", *(pytest.param(case, marks=pytest.mark.long) for case in ("absent_at_first", "absent_at_rendezvous"))]
+)
 def test_who_does_not_arrive_is_named_when_the_time_is_over(start: Start, case: str) -> None:
     report: dict[str, Any] = start("failures", 2, case, XLA_COLLECTIVE_TIMEOUT_SECONDS="4").reports()[0]
     assert report["error"] in ("ExecutionError", "ReplicaTimeoutError")
@@ -92,7 +94,7 @@ def test_who_does_not_arrive_is_named_when_the_time_is_over(start: Start, case: 
     assert 3.9 < report["seconds"] < 4 + SOON
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("rank", [0, *(pytest.param(rank, marks=pytest.mark.long) for rank in (1, 2))])
 def test_a_killed_replica_ends_the_job(start: Start, rank: int) -> None:
     job = start("failures", 3, "endless")
     found = pids(job)

@@ -111,7 +111,7 @@ THREADS = """
 STATUS = {"pass": 0, "raise KeyError('of the user')": 1, "sys.exit(3)": 3}
 
 
-@pytest.mark.parametrize("ending", STATUS)
+@pytest.mark.parametrize("ending", [pytest.param(ending, marks=[] if ending == "pass" else pytest.mark.long) for ending in STATUS])
 def test_daemon_threads_that_compute_do_not_change_the_exit_status(interpreter: Run, ending: str) -> None:
     kinds = "record, read, sync, compile, autograd, upload, stubborn"
     text = interpreter(THREADS.format(kinds=kinds, times=1, delay=0, ending=ending), stderr=True, code_wanted=STATUS[ending])
@@ -150,7 +150,7 @@ def test_a_daemon_thread_that_comes_to_the_device_while_torch_ends_stops_quietly
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ending", STATUS)
+@pytest.mark.parametrize("ending", [pytest.param(ending, marks=[] if ending == "pass" else pytest.mark.long) for ending in STATUS])
 @pytest.mark.parametrize("kind", ["record", "read", "sync", "compile", "autograd", "upload"])
 def test_three_threads_of_a_kind_at_twenty_moments(interpreter: Run, kind: str, ending: str) -> None:
     for moment in range(20):

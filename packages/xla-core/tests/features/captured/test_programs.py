@@ -1,6 +1,6 @@
 """Programs that call a step many times give the same captured as recorded, at default settings and without any verification.
 
-Every third program runs in the usual tests, in one of the two settings; the long tests run all in both.
+Every sixth program runs in the usual tests, in one of the two settings; the long tests run all in both.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def cases() -> Iterator[Any]:
         for number, verify_every in enumerate(("auto", None)):
             if verify_every is None and program.unnoticed:
                 continue
-            usual = index % 3 == 0 and index // 3 % 2 == number
+            usual = index % 6 == 0 and index // 6 % 2 == number
             yield pytest.param(program, verify_every, id=f"{program.name}-{verify_every}", marks=[] if usual else [pytest.mark.long])
 
 

@@ -141,7 +141,7 @@ LINES: list[Callable[[dict[str, Tensor]], object]] = [
 QUARTERS = st.integers(-16, 16).map(lambda number: number / 4)  # exact in any order; XLA's CPU flushes subnormals to zero
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from(LINES), min_size=1, max_size=8), st.lists(QUARTERS, min_size=1, max_size=3))
 def test_any_lines(lines: list[Callable[[dict[str, Tensor]], object]], fills: list[float]) -> None:
     inputs = {name: torch.arange(1.0, 4.0) * (number + 1) for number, name in enumerate("abc")}
