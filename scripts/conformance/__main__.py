@@ -74,7 +74,6 @@ def measure(tests: Path, file: str, part: Part, sample: int | None, workers: int
         except pool.LoadError as error:
             record.note_facts(error=f"on {device}: {error}")
             return
-        first.stop()
         if device == "cpu":
             in_part = part.names(first.tests)
             names = spread(in_part, sample)
@@ -90,7 +89,7 @@ def measure(tests: Path, file: str, part: Part, sample: int | None, workers: int
         def note(name: str, answer: pool.Answer, device: str = device) -> None:
             record.note(device, name, answer)
 
-        pool.run(tests, file, device, missing, workers, limit_s, note)
+        pool.run(first, tests, file, device, missing, workers, limit_s, note)
 
 
 @click.command(help=__doc__)

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from exclusions import EXCLUSIONS
 from outcomes import Counts
 
@@ -71,12 +69,12 @@ def _replaced(text: str, mark: str, content: str) -> str:
     return f"{before}<!-- {mark} -->\n{content}\n<!-- /{mark} -->{behind}"
 
 
-def _merged(known: Mapping[str, Any] | None, rows: Sequence[Counts]) -> dict[str, Any]:
+def _merged(version: str, known: Mapping[str, Any] | None, rows: Sequence[Counts]) -> dict[str, Any]:
     """What conformance.json has of this torch, with other rows for the files that were counted now; the others stay, in their order."""
     earlier = {fields["file"]: fields for fields in known["files"]} if known else {}
     files = earlier | {row.file: _plain(row) for row in rows}
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    return {"torch": torch.__version__, "machine": machine, "files": list(files.values())}
+    return {"torch": version, "machine": machine, "files": list(files.values())}
 
 
 def _counts(fields: Mapping[str, Any]) -> Counts:
@@ -86,10 +84,12 @@ def _counts(fields: Mapping[str, Any]) -> Counts:
 
 def write(folder: Path, rows: Sequence[Counts]) -> None:
     """Replace the marked parts of conformance.md, and write conformance.json. Rows of other files and other versions of torch stay."""
+    from torch import __version__ as installed  # takes seconds, and the terminal's lines do not need it
+
     file, page = folder / "conformance.json", folder / "conformance.md"
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     by_torch = {version["torch"]: version for version in known}
-    by_torch[torch.__version__] = _merged(by_torch.get(torch.__version__), rows)
+    by_torch[installed] = _merged(installed, by_torch.get(installed), rows)
     tables = [
         f"torch {version['torch']}, {version['machine']}:\n\n{table([_counts(fields) for fields in version['files']])}"
         for version in by_torch.values()

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -67,7 +67,27 @@ class Worker(Process):
 
 
 def run(
-    folder: Path, file: str, device: str, names: Sequence[str], workers: int, limit_s: float, note: Callable[[str, Answer], None]
+    first: Worker,
+    folder: Path,
+    file: str,
+    device: str,
+    names: Sequence[str],
+    workers: int,
+    limit_s: float,
+    note: Callable[[str, Answer], None],
 ) -> None:
-    """Run tests of a file in `workers` processes; `note` is called with each name and answer, by one thread at a time."""
-    share_out(names, partial(Worker, folder, file, device), lambda worker, name: worker.run(name, limit_s), note, workers, LIFE)
+    """Run tests of a file in `workers` processes, the first of which is there. `note` is called with each name and answer, by one thread
+    at a time.
+    """
+    ready = [first]
+
+    def start() -> Worker:
+        with suppress(IndexError):
+            return ready.pop()
+        return Worker(folder, file, device)
+
+    try:
+        share_out(names, start, lambda worker, name: worker.run(name, limit_s), note, workers, LIFE)
+    finally:
+        for worker in ready:
+            worker.stop()
