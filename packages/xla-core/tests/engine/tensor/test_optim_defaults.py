@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn, optim
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from xla_core.activation import activate
 from xla_core.base import metrics, private_torch
@@ -188,3 +190,51 @@ def test_registering_twice_changes_nothing() -> None:
     defaults.register()
     for supported in private_torch.foreach_types():
         assert supported.count(XLATensor) == 1
+
+
+@pytest.mark.parametrize("name", ["_fused_adagrad_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_"])
+@pytest.mark.parametrize("overload", ["default", "tensor_lr"])
+def test_fused_updates_take_fake_tensors(name: str, overload: str) -> None:
+    update = getattr(getattr(torch.ops.aten, name), overload)
+    with FakeTensorMode():
+        values = {
+            "List[Tensor]": lambda: [torch.ones(3, device="xla")],
+            "Tensor": lambda: torch.ones((), device="xla"),
+            "float": lambda: 0.1,
+        }
+        needed = [argument for argument in update._schema.arguments if not argument.has_default_value()]
+        arguments = {argument.name: values.get(str(argument.type), lambda: False)() for argument in needed}
+        assert update(**arguments) is None
+    assert [parameter.shape for parameter in arguments["self"]] == [(3,)]
+
+
+class Wrapped(torch.Tensor):
+    """A tensor of another class on the device, as DTensor is one: what it holds does the work."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapped:
+        made: Wrapped = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Wrapped, lambda each: each.inner, (args, kwargs or {}))
+        return tree_map_only(torch.Tensor, Wrapped, func(*args, **kwargs))
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.9}, {"momentum": 0.9, "dampening": 0.5, "foreach": False}], ids=["lists", "dampened"])
+def test_momentum_of_tensors_of_another_class(options: dict[str, Any]) -> None:
+    def trained(wrap: Any) -> torch.Tensor:
+        weight = wrap(torch.ones(3))
+        optimizer = optim.SGD([weight], lr=0.1, **options)
+        for number in range(3):
+            weight.grad = wrap(torch.full((3,), number + 1.0))
+            optimizer.step()
+        return weight
+
+    found = trained(lambda tensor: Wrapped(tensor.to("xla")))
+    assert isinstance(found, Wrapped)
+    torch.testing.assert_close(found.inner.cpu(), trained(lambda tensor: tensor))

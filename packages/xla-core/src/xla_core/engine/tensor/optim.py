@@ -21,6 +21,8 @@ from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.ops.optim.optimizer import ADAM
 
+_FUSED = ("_fused_adagrad_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_")
+_fakes = torch.library.Library("aten", "IMPL", "Meta")
 _numbers: set[type] = {float, int}
 _counts: set[type] = {Tensor}
 _OURS = frozenset({XLATensor, *PLAIN})
@@ -38,6 +40,14 @@ def register() -> None:
     private_torch.radam_in_lists(lambda parameter: parameter.device.type == "xla")  # another branch would be another program
     private_torch.adam_by(_adam)
     private_torch.complete_momenta_of_sgd(_momenta_before_the_first)
+    # Without one, a fake tensor (DTensor makes some of each call) runs the update on real tensors with dispatch to classes switched off.
+    for name in (*_FUSED, *(f"{name}.tensor_lr" for name in _FUSED)):
+        if not private_torch.has_kernel(f"aten::{name}", "Meta"):
+            _fakes.impl(name, _changes_no_shape)
+
+
+def _changes_no_shape(*_: Any, **__: Any) -> None:
+    """What an update in place does to fake tensors."""
 
 
 def trust(number: type[float], count: type[Tensor]) -> None:
@@ -143,7 +153,12 @@ def _momenta_before_the_first(
     They are negative zeros: adding these changes no number, not even a zero of either sign. They are sharded like the parameters.
     """
     new = [index for index, momentum in enumerate(momenta) if momentum is None]
-    possible = all(gradients[index].device.type == "xla" and gradients[index].is_floating_point() for index in new)
+    possible = all(
+        gradients[index].device.type == "xla"
+        and gradients[index].is_floating_point()
+        and _OURS.issuperset((type(parameters[index]), type(gradients[index])))
+        for index in new
+    )
     # Beside older ones, which are dampened, new ones are not: no list operation does both.
     if not new or not possible or (dampened and len(new) < len(momenta)) or torch.is_grad_enabled():
         return False
