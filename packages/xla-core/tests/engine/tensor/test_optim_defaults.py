@@ -208,6 +208,20 @@ def test_fused_updates_take_fake_tensors(name: str, overload: str) -> None:
     assert [parameter.shape for parameter in arguments["self"]] == [(3,)]
 
 
+@pytest.mark.parametrize("kind", [optim.Adagrad, optim.Adam, optim.AdamW, optim.SGD])
+@pytest.mark.parametrize("rate", [torch.tensor(0.1), torch.tensor([0.1])], ids=["0-d", "one element"])
+def test_fused_updates_take_a_rate_on_the_cpu(kind: Any, rate: torch.Tensor) -> None:
+    def trained(device: str) -> torch.Tensor:
+        weight = torch.ones(3, device=device)
+        optimizer = kind([weight], lr=rate, fused=True)
+        for number in range(3):
+            weight.grad = torch.full((3,), number + 1.0, device=device)
+            optimizer.step()
+        return weight.cpu()
+
+    torch.testing.assert_close(trained("xla"), trained("cpu"))
+
+
 class Wrapped(torch.Tensor):
     """A tensor of another class on the device, as DTensor is one: what it holds does the work."""
 

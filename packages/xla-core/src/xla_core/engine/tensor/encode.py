@@ -169,7 +169,7 @@ class _Encoder:
         elif kind is complex:
             key.append((complex, struct.pack("dd", arg.real, arg.imag)))
         elif isinstance(arg, torch.Tensor):
-            self.other_tensor(arg)
+            self.other_tensor(arg, dynamic)
         else:
             # With its type: True equals 1.
             key.append((kind, arg))
@@ -205,8 +205,10 @@ class _Encoder:
         self.key.append(scalar.kind)
         self.slots.append(self.pending_graph.add_scalar(scalar, number))
 
-    def other_tensor(self, tensor: torch.Tensor) -> None:
-        """Encode a tensor of a user's type, or one on the CPU: a 0-d one is a number with a dtype, a larger one an error."""
+    def other_tensor(self, tensor: torch.Tensor, dynamic: bool) -> None:
+        """Encode a tensor of a user's type, or one on the CPU: a 0-d one is a number with a dtype, and one with a single element where a
+        number is wanted. A larger one is an error.
+        """
         behind = tensor_behind(tensor)
         if behind is not None:
             self.items((behind,), False)
@@ -215,7 +217,7 @@ class _Encoder:
         kind = ScalarKind.FLOAT if tensor.dtype.is_floating_point else ScalarKind.INT
         number = self.pending_graph.host_number(tensor)
         if number is None:
-            if type(tensor) not in PLAIN or tensor.device.type != "cpu" or tensor.dim():
+            if type(tensor) not in PLAIN or tensor.device.type != "cpu" or (tensor.dim() and not (dynamic and tensor.numel() == 1)):
                 raise mixed(tensor)
             # No packed host array carries complex numbers.
             if tensor.dtype.is_complex:
