@@ -15,7 +15,7 @@ from torch import Tensor
 from xla_core.base import private_torch
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.tensor.device import direct
-from xla_core.engine.tensor.plain import PLAIN, holder, storage_of
+from xla_core.engine.tensor.plain import PLAIN, holder, holder_of, storage_of
 from xla_core.engine.tensor.sharding import with_sharding_of
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor
@@ -156,7 +156,8 @@ def _momenta_before_the_first(
     possible = all(
         gradients[index].device.type == "xla"
         and gradients[index].is_floating_point()
-        and _OURS.issuperset((type(parameters[index]), type(gradients[index])))
+        and holder_of(parameters[index]) is not None  # a DTensor is none of ours
+        and holder_of(gradients[index]) is not None
         for index in new
     )
     # Beside older ones, which are dampened, new ones are not: no list operation does both.
