@@ -66,6 +66,11 @@ def _limit(stats: dict[str, int]) -> int:
     return int(stats.get("bytes_limit", 0)) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def bytes_on_each(array: jax.Array) -> int:
+    """Bytes of an array on each device that it is on."""
+    return math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+
+
 def _live_bytes(device: jax.Device) -> int:
     """Bytes of the buffers on a device that are not freed; buffers that share memory are all counted."""
     live: Callable[[str], list[jax.Array]] = jax.live_arrays
@@ -73,5 +78,5 @@ def _live_bytes(device: jax.Device) -> int:
     for array in live(device.platform):
         # Not by the data of its shards: an array keeps them once they are asked for, and they would be counted, too.
         if not array.is_deleted() and device in array.sharding.addressable_devices:
-            total += math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+            total += bytes_on_each(array)
     return total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from functools import cache
@@ -26,6 +25,7 @@ from xla_core.engine.placement.target import Target
 from xla_core.engine.runtime import uploads
 from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
+from xla_core.engine.runtime.memory import bytes_on_each
 from xla_core.engine.runtime.resharding import AnnotatedStorage, buffer_sharding, reshard
 from xla_core.engine.runtime.source_location import user_line
 
@@ -67,7 +67,7 @@ def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Shar
     with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
         array = to_numpy(tensor).astype(aval.physical, copy=False) if given else copied(tensor, aval.physical)
         buffer = transfer.buffer = put(array, recorder, sharding)
-    uploads.note(recorder, aval.nbytes if sharding is None else math.prod(sharding.shard_shape(buffer.shape)) * buffer.dtype.itemsize)
+    uploads.note(recorder, aval.nbytes if sharding is None else bytes_on_each(buffer))
     return buffer_value(recorder, aval, buffer)
 
 
